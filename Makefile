@@ -1,0 +1,67 @@
+# ebb: build, check, demo, install
+#
+#   make                 builds build/bin/{ebb,ebbd,ebb-worker}
+#   make check           installs what is missing, builds, and runs every test
+#   make demo            embeds 117,659 real sentences with a real model and shows nearest neighbours
+#   make install         DESTDIR= prefix=/usr/local
+#   make soak | fuzz | bench     longer runs; not part of check
+#
+# Knobs (a change of any rebuilds what it concerns):
+#   SANITIZE=address,undefined | thread    instrumented build in build-SANITIZE/
+#   OPT=-O2                                optimisation
+#   WERROR=1                               warnings are errors (set when CI=true)
+#   JOBS=N                                 parallel tests; default: number of processors
+#   V=1                                    show commands
+
+CC       ?= gcc
+OPT      ?= -O2
+SANITIZE ?=
+V        ?=
+prefix   ?= /usr/local
+DESTDIR  ?=
+CI       ?=
+WERROR   ?= $(if $(filter true,$(CI)),1,)
+
+comma := ,
+B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+Q := $(if $(V),,@)
+
+PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libsystemd
+# "make" must be able to say what is missing before pkg-config knows it
+CFLAGS   := -std=c17 $(OPT) -g -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+            -ffp-contract=off -fno-math-errno -D_GNU_SOURCE -I. -I$(B)/gen $(if $(WERROR),-Werror) \
+            $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+LDFLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+LIBS_base    := -lm -lpthread
+LIBS_wire    := -lprotobuf-c
+LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
+LIBS_engine  := -lopenblas -lxxhash -ljansson
+LIBS_text    := -lutf8proc -ljansson
+
+# Sources, in the order in which a record flows ---------------------------------------------------------------------------------
+SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
+            base/fault.c base/path.c
+SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c
+PROTO    := wire/ebb.proto
+SRC_storage   := storage/source.c storage/dataset.c storage/inflate.c storage/lines.c storage/csv.c storage/record.c \
+                 storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
+                 storage/part.c storage/assemble.c storage/manifest.c storage/modeldir.c
+SRC_scheduler := scheduler/layout.c scheduler/ledger.c scheduler/lease.c scheduler/share.c scheduler/blame.c scheduler/scale.c \
+                 scheduler/sched.c
+SRC_text   := workers/text/unicode.c workers/text/normalize.c workers/text/wordpiece.c workers/text/tokenizer.c
+SRC_engine := workers/engine/cpuinfo.c workers/engine/safetensors.c workers/engine/config.c \
+              workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
+              workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c
+# compiled once per instruction set, see the rule below
+SRC_isa    := workers/engine/cpu/kernels.c
+ISAS       := avx512 avx2 generic
+SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/encode.c \
+              workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/pipeline.c workers/main.c
+SRC_daemon := daemon/config.c daemon/loop.c daemon/apply.c daemon/link.c daemon/api.c daemon/job.c daemon/publish.c daemon/local.c \
+              daemon/owner.c daemon/main.c
+SRC_client := client/connect.c client/jobspec.c client/embed.c client/progress.c client/run.c client/submit.c client/jobs.c \
+              client/status.c client/why.c client/watch.c client/errors.c client/results.c client/control.c client/workers.c \
+              client/check.c client/model.c client/doctor.c client/main.c
+
+include mk/rules.mk

@@ -1,0 +1,114 @@
+# How things are built; what is built stands in the Makefile.
+
+OBJ = $(patsubst %.c,$(B)/obj/%.o,$(1))
+LIBS_OF = $(foreach l,$(1),$(B)/lib/lib$(l).a)
+
+.DEFAULT_GOAL := all
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+BIN := $(B)/bin/ebb $(B)/bin/ebbd $(B)/bin/ebb-worker
+.PHONY: all
+all: deps-hint $(BIN)
+
+# A change of compiler or flags rebuilds ------------------------------------------------------------------------------------------
+FLAGS_LINE = $(CC) $(CFLAGS) $(LDFLAGS)
+$(B)/flags: force-flags
+	@mkdir -p $(@D); echo '$(FLAGS_LINE)' | cmp -s - $@ || echo '$(FLAGS_LINE)' > $@
+.PHONY: force-flags
+force-flags:
+
+.PHONY: deps-hint
+deps-hint:
+	@pkg-config --exists $(PKGS) && test -e /usr/include/rocksdb/c.h || \
+	  { echo "some libraries are missing: run 'make deps' (installs Debian packages, needs root), or see docs/dependencies.md"; exit 1; }
+
+# Messages -------------------------------------------------------------------------------------------------------------------------
+$(B)/gen/wire/ebb.pb-c.c: $(PROTO)
+	@mkdir -p $(@D)
+	@echo '  PROTO $<'
+	$(Q)protoc-c --c_out=$(B)/gen $<
+$(B)/gen/wire/ebb.pb-c.h: $(B)/gen/wire/ebb.pb-c.c
+$(B)/obj/gen/wire/ebb.pb-c.o: $(B)/gen/wire/ebb.pb-c.c $(B)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c17 $(OPT) -g -I$(B)/gen $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -c $< -o $@
+
+# Objects --------------------------------------------------------------------------------------------------------------------------
+$(B)/obj/%.o: %.c $(B)/flags | $(B)/gen/wire/ebb.pb-c.h
+	@mkdir -p $(@D)
+	@echo '  CC    $<'
+	$(Q)$(CC) $(CFLAGS) $(PKG_CFLAGS) -MMD -MP -c $< -o $@
+
+# The kernels, once per instruction set: the same source, the same bits (docs/engine.md)
+ISA_avx512  := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mprefer-vector-width=512 -DISA=avx512 -DISA_LEVEL=3
+ISA_avx2    := -O3 -mavx2 -mfma -DISA=avx2 -DISA_LEVEL=2
+ISA_generic := -O3 -DISA=generic -DISA_LEVEL=1
+OBJ_isa := $(foreach isa,$(ISAS),$(patsubst %.c,$(B)/obj/%.$(isa).o,$(SRC_isa)))
+define ISA_RULE
+$(B)/obj/%.$(1).o: %.c $(B)/flags
+	@mkdir -p $$(@D)
+	@echo '  CC    $$< ($(1))'
+	$(Q)$(CC) $(CFLAGS) $(ISA_$(1)) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+
+# Libraries ------------------------------------------------------------------------------------------------------------------------
+define LIB_RULE
+$(B)/lib/lib$(1).a: $(2)
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$(Q)ar rcs $$@ $$^
+endef
+$(eval $(call LIB_RULE,base,$(call OBJ,$(SRC_base))))
+$(eval $(call LIB_RULE,wire,$(call OBJ,$(SRC_wire)) $(B)/obj/gen/wire/ebb.pb-c.o))
+$(eval $(call LIB_RULE,storage,$(call OBJ,$(SRC_storage))))
+$(eval $(call LIB_RULE,scheduler,$(call OBJ,$(SRC_scheduler))))
+$(eval $(call LIB_RULE,text,$(call OBJ,$(SRC_text))))
+$(eval $(call LIB_RULE,engine,$(call OBJ,$(SRC_engine)) $(OBJ_isa)))
+$(eval $(call LIB_RULE,worker,$(call OBJ,$(filter-out %/main.c,$(SRC_worker)))))
+$(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
+$(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
+
+LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
+$(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)
+	$(call LINK,$^ -luv -lzmq -lyaml -lsystemd $(LIBS_storage) $(LIBS_wire))
+$(B)/bin/ebb-worker: $(B)/obj/workers/main.o $(call LIBS_OF,worker engine text storage wire base)
+	$(call LINK,$^ -lzmq $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
+$(B)/bin/ebb: $(B)/obj/client/main.o $(call LIBS_OF,client engine text storage wire base)
+	$(call LINK,$^ -lzmq -lyaml $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
+
+# Tests ----------------------------------------------------------------------------------------------------------------------------
+# Every tests/unit/**/NAME_test.c is one cmocka program. Its folder names what it links: tests/unit/storage/x_test.c links storage.
+TESTS_base      := $(wildcard tests/unit/base/*_test.c)
+TESTS_wire      := $(wildcard tests/unit/wire/*_test.c)
+TESTS_storage   := $(wildcard tests/unit/storage/*_test.c)
+TESTS_scheduler := $(wildcard tests/unit/scheduler/*_test.c)
+TESTS_text      := $(wildcard tests/unit/text/*_test.c)
+TESTS_engine    := $(wildcard tests/unit/engine/*_test.c)
+TESTS_worker    := $(wildcard tests/unit/worker/*_test.c)
+TESTS_daemon    := $(wildcard tests/unit/daemon/*_test.c)
+TESTS_client    := $(wildcard tests/unit/client/*_test.c)
+define TEST_RULE
+$(B)/tests/unit/$(1)/%_test: $(B)/obj/tests/unit/$(1)/%_test.o $(call LIBS_OF,$(2) base)
+	$$(call LINK,$$^ -lcmocka $(3))
+UNIT_TESTS += $(patsubst %.c,$(B)/%,$(TESTS_$(1)))
+endef
+ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire)
+$(eval $(call TEST_RULE,base,,))
+$(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
+$(eval $(call TEST_RULE,storage,storage,$(LIBS_storage)))
+$(eval $(call TEST_RULE,scheduler,scheduler,))
+$(eval $(call TEST_RULE,text,text,$(LIBS_text)))
+$(eval $(call TEST_RULE,engine,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
+$(eval $(call TEST_RULE,worker,worker engine text storage wire,$(ALL_LIBS)))
+$(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
+$(eval $(call TEST_RULE,client,client engine text storage wire,$(ALL_LIBS)))
+
+.PHONY: unit clean
+unit: $(UNIT_TESTS)
+	$(Q)set -e; for t in $(UNIT_TESTS); do echo "  TEST  $$t"; $$t; done
+clean:
+	rm -rf build build-*
+
+.SECONDARY:
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,22 @@
+/* The identity of a model: a digest over every file that its loader reads. */
+#ifndef EBB_STORAGE_MODELDIR_H
+#define EBB_STORAGE_MODELDIR_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct model_digest {
+    uint8_t bytes[16];
+    char hex[33];
+    uint64_t size_bytes; /* of all files together */
+    uint32_t files;
+};
+
+/* dir is a Hugging Face directory. XXH3-128 over (relative name, size, content) of, in name order and where there: config.json,
+   *.safetensors, *.safetensors.index.json, tokenizer.json, vocab.txt, tokenizer_config.json, special_tokens_map.json,
+   modules.json, sentence_bert_config.json, and config.json of each folder that modules.json names. ST_USER when dir is no such
+   directory (no config.json), naming what is missing. */
+MUST_USE enum status modeldir_digest(const char *dir, struct model_digest *out, struct err *e);
+
+#endif
