@@ -1,0 +1,254 @@
+/* The scheduler's core: one step function, an event in, an update out. No clock, no randomness, no I/O, no thread.
+
+   What happened comes as an event with its time; what is to be done comes back as an ordered list: all rows first (they are one
+   synced batch of the store), then messages and wishes, none of which may leave before the batch is safe. After a failed write the
+   core is dropped and built anew from the store: START, then JOB_RESTORED and SPAN_RESTORED for every row, then RECOVERED. That is
+   also how the daemon starts on an ordinary day.
+
+   A step never fails halfway: memory is reserved before state changes; ST_NOMEM leaves the core as it was. */
+#ifndef EBB_SCHEDULER_SCHED_H
+#define EBB_SCHEDULER_SCHED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/layout.h"
+#include "base/rows.h"
+#include "base/status.h"
+
+struct sched;
+
+struct sched_config {
+    uint32_t beat_ms;            /* workers' heartbeat period; 1,000 */
+    uint32_t worker_timeout_ms;  /* no word from a worker for so long: it is lost, its leases go back; 15,000 */
+    uint32_t adoption_ms;        /* after a start: how long leased spans wait for their worker to come back; 10,000 */
+    uint32_t cut_timeout_ms;     /* a cut that is not answered for so long revokes the lease; 10,000 */
+    uint32_t min_lease_ms;       /* no lease is cut below this; 500 */
+    uint32_t retry_delay_ms;     /* first back-off of a span given back for a passing reason, doubled each time up to 5 min */
+    uint32_t max_loss_before_suspect; /* 5 */
+    uint32_t lone_crashes;       /* that quarantine a record; 3 */
+    uint32_t broken_model_crashes; /* crashes of a job's workers without a single commit in between hold the job; 4 */
+    uint32_t quarantine_ppm;     /* quarantines beyond this share of records done (and beyond 10) hold the job; 10,000 */
+};
+extern const struct sched_config sched_config_default;
+
+/* How a worker went. Only CRASHED, OOM and HUNG are evidence against records. */
+#define WORKER_END_MAP(X)                                                                                                        \
+    X(DRAINED, "drained", 0)                                                                                                     \
+    X(LOST, "lost", 0)       /* no word, or killed from outside */                                                              \
+    X(PREEMPTED, "preempted", 0)                                                                                                 \
+    X(CRASHED, "crashed", 1)                                                                                                     \
+    X(OOM, "out of memory", 1)                                                                                                   \
+    X(HUNG, "hung", 1)
+enum worker_end {
+#define X(name, word, guilt) WORKER_##name,
+    WORKER_END_MAP(X)
+#undef X
+};
+
+struct sched_held {     /* a lease that a joining worker says it holds */
+    uint64_t job, epoch;
+    uint64_t next_seq;  /* of the first commit that was not acknowledged yet */
+};
+
+struct sched_suspect {  /* a record that was in a lane when its worker died */
+    uint64_t job, epoch;
+    struct span record;
+};
+
+struct sched_progress { /* one lease of a heartbeat */
+    uint64_t epoch;
+    uint64_t read_to;      /* position that reading has reached: nothing below can be cut off */
+    uint64_t records_done; /* since the lease began, committed or not: a change is progress */
+    uint64_t bytes_done;   /* of input at rest, likewise */
+};
+
+struct sched_returned {
+    struct span span;
+    uint32_t transient;    /* 1: failed for a passing reason, try again later; 0: simply not begun */
+};
+
+/* event, its members */
+#define SCHED_EVENT_MAP(X)                                                                                                       \
+    X(START)          /* first of all */                                                                                         \
+    X(JOB_RESTORED)                                                                                                              \
+    X(SPAN_RESTORED)                                                                                                             \
+    X(RECOVERED)      /* the store has been read; adoption begins */                                                             \
+    X(JOB_SUBMITTED)                                                                                                             \
+    X(JOB_CONTROL)                                                                                                               \
+    X(JOB_PUBLISHED)  /* its names are in place (or, with a text, could not be made: hold) */                                    \
+    X(WORKER_JOINED)                                                                                                             \
+    X(WORKER_BEAT)                                                                                                               \
+    X(WORKER_DRAIN)   /* an operator's, agent's or provider's word: let it finish and go */                                      \
+    X(WORKER_ENDED)                                                                                                              \
+    X(MODEL_READY)                                                                                                               \
+    X(MODEL_FAILED)                                                                                                              \
+    X(COMMIT)                                                                                                                    \
+    X(CUT_ANSWERED)                                                                                                              \
+    X(TICK)
+enum sched_event_kind {
+#define X(name) SCHED_##name,
+    SCHED_EVENT_MAP(X)
+#undef X
+};
+
+enum job_verb { VERB_PAUSE, VERB_RESUME, VERB_CANCEL, VERB_RETRY, VERB_REMOVE, VERB_HOLD };
+
+struct sched_event {
+    enum sched_event_kind kind;
+    uint64_t now_ms;               /* monotonic; never earlier than the last event's */
+    uint64_t job, worker, epoch;   /* whichever the event concerns */
+    union {
+        struct {
+            uint32_t generation;
+        } start;
+        struct {                   /* JOB_RESTORED, JOB_SUBMITTED */
+            const struct job_row *row;       /* SUBMITTED: id, params, submitted_ms, attempt are read; state PAUSED is honoured */
+            const struct layout *layout;     /* copied */
+        } job;
+        const struct span_row *span;         /* SPAN_RESTORED */
+        struct {
+            enum job_verb verb;
+            const char *text;                /* HOLD: why. Else NULL */
+            uint64_t max_errors;             /* RESUME: new limits; as they were: UINT64_MAX - 1, UINT32_MAX - 1 */
+            uint32_t max_errors_ppm;
+            const struct span *spans;        /* RETRY: the records to run again; quarantined ones come as probes */
+            size_t span_count;
+            int64_t wall_ms;
+        } control;
+        struct {
+            const char *failure;             /* NULL: published */
+            int64_t wall_ms;
+        } published;
+        struct {
+            uint64_t host;                   /* equal for workers of one machine */
+            uint64_t memory_bytes;
+            uint32_t lanes;
+            uint32_t numerics;               /* XXH32 of its numerics id */
+            uint64_t model_key;              /* model that it has loaded; 0: none */
+            const struct sched_held *held;
+            size_t held_count;
+        } joined;
+        struct {
+            const struct sched_progress *leases;
+            size_t count;
+        } beat;
+        struct {
+            enum worker_end how;
+            const struct sched_suspect *suspects;
+            size_t count;
+        } ended;
+        struct {                             /* MODEL_READY, MODEL_FAILED */
+            uint64_t model_key;
+            uint64_t load_ms;
+            const char *text;                /* FAILED: for people */
+        } model;
+        struct {
+            uint64_t seq;
+            const struct extent *done;       /* ascending, inside the lease; epoch and seq are filled in by the core */
+            size_t done_count;
+            const struct sched_returned *returned;
+            size_t returned_count;
+            const char *part_fault;          /* not NULL: the daemon could not find the part as described: refuse */
+            int64_t wall_ms;
+        } commit;
+        struct {
+            uint64_t at;                     /* everything from here on is given up; the span's end: nothing is */
+        } cut;
+    } u;
+};
+
+enum ack_verdict { ACK_DONE, ACK_STALE, ACK_FAULT }; /* STALE: the lease is not yours any more; throw the part away */
+
+/* action, its members. The first five are rows. */
+#define SCHED_ACTION_MAP(X)                                                                                                      \
+    X(PUT_JOB)                                                                                                                   \
+    X(DEL_JOB)                                                                                                                   \
+    X(PUT_SPAN)                                                                                                                  \
+    X(DEL_SPAN)                                                                                                                  \
+    X(PUT_EXTENT)                                                                                                                \
+    X(ADD_EVENT)       /* a line of the job's history */                                                                         \
+    X(SEND_LEASE)                                                                                                                \
+    X(SEND_CUT)                                                                                                                  \
+    X(SEND_REVOKE)                                                                                                               \
+    X(SEND_ACK)                                                                                                                  \
+    X(SEND_DRAIN)                                                                                                                \
+    X(KILL_WORKER)     /* hung: its provider kills it and answers WORKER_ENDED */                                                \
+    X(WANT_WORKERS)    /* how many would be useful now, over all jobs */                                                         \
+    X(PUBLISH)         /* make the job's names; answered by JOB_PUBLISHED */                                                     \
+    X(WAKE)            /* TICK is wanted at this time at the latest */
+enum sched_action_kind {
+#define X(name) SCHED_DO_##name,
+    SCHED_ACTION_MAP(X)
+#undef X
+};
+
+struct sched_action {
+    enum sched_action_kind kind;
+    uint64_t job, worker, epoch;
+    union {
+        struct job_row job;
+        struct span_row span;          /* DEL_SPAN: span.span.begin */
+        struct extent extent;
+        char text[256];                /* ADD_EVENT, KILL_WORKER */
+        struct {
+            struct span span;
+            int probe;
+            uint32_t attempt;          /* of the job, for the extents */
+        } lease;
+        uint64_t cut_at;               /* SEND_CUT: give up from here on, or from the first point behind it that you can */
+        struct {
+            uint64_t seq;
+            enum ack_verdict verdict;
+        } ack;
+        uint32_t workers;
+        uint64_t wake_ms;
+    } u;
+};
+
+struct sched_update {                  /* zeroed before its first use; sched_step empties and fills it */
+    struct sched_action *actions;
+    size_t count, cap;
+};
+void sched_update_release(struct sched_update *u);
+
+MUST_USE enum status sched_new(const struct sched_config *config, struct sched **out, struct err *e);
+void sched_free(struct sched *s);
+/* ST_USER: the event asks for what cannot be (unknown job, a verb that its state forbids); e says so, nothing changed.
+   ST_NOMEM: nothing changed. Events that merely came too late (a stale commit, a beat of a lost worker) are not errors. */
+MUST_USE enum status sched_step(struct sched *s, const struct sched_event *ev, struct sched_update *out, struct err *e);
+
+/* What people ask. Pointers are valid until the next step. */
+struct sched_job_view {
+    const struct job_row *row;
+    const struct layout *layout;
+    uint64_t bytes_total;              /* at rest */
+    uint64_t spans_ready, spans_leased;
+    uint32_t workers;                  /* that hold a lease of it */
+    double records_per_s, bytes_per_s; /* over the last half minute; 0: not known yet */
+    uint64_t head;                     /* everything before this position is DONE */
+    char waits_for[256];               /* `ebb why`: "" when it runs */
+};
+struct sched_worker_view {
+    uint64_t worker, host, model_key, job;
+    uint32_t lanes, leases;
+    int draining, lost_since_beat, probe;
+    uint64_t joined_ms, beat_ms;
+    struct span lease;                 /* first of those it holds */
+    uint64_t read_to;
+    double records_per_s, bytes_per_s;
+};
+size_t sched_job_count(const struct sched *s);
+/* ids in ascending order; i < sched_job_count */
+uint64_t sched_job_at(const struct sched *s, size_t i);
+int sched_job_view(const struct sched *s, uint64_t job, struct sched_job_view *out); /* 0: there is no such job */
+size_t sched_worker_count(const struct sched *s);
+void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view *out);
+
+/* Checks every invariant of the core (ledgers are well formed, no two leases overlap, counters agree, index and map agree); BUGs on
+   a breach. For tests and the simulator; linear in the spans held. */
+void sched_check(const struct sched *s);
+/* Visits the spans of a job that are not DONE, in order. */
+void sched_spans(const struct sched *s, uint64_t job, void (*visit)(void *arg, const struct span_row *row), void *arg);
+
+#endif
