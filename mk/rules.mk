@@ -68,6 +68,8 @@ $(eval $(call LIB_RULE,engine,$(call OBJ,$(SRC_engine)) $(OBJ_isa)))
 $(eval $(call LIB_RULE,worker,$(call OBJ,$(filter-out %/main.c,$(SRC_worker)))))
 $(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
 $(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
+# helpers of tests; an archive, so that each test takes only what it uses
+$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c)))
 
 LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
 $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)
@@ -89,10 +91,13 @@ TESTS_worker    := $(wildcard tests/unit/worker/*_test.c)
 TESTS_daemon    := $(wildcard tests/unit/daemon/*_test.c)
 TESTS_client    := $(wildcard tests/unit/client/*_test.c)
 define TEST_RULE
-$(B)/tests/unit/$(1)/%_test: $(B)/obj/tests/unit/$(1)/%_test.o $(call LIBS_OF,$(2) base)
+$(B)/tests/unit/$(1)/%_test: $(B)/obj/tests/unit/$(1)/%_test.o $(call LIBS_OF,testlib $(2) base)
 	$$(call LINK,$$^ -lcmocka $(3))
 UNIT_TESTS += $(patsubst %.c,$(B)/%,$(TESTS_$(1)))
 endef
+# a tiny random model for shell tests: build/tests/mkmodel DIR [seed] [hidden] [layers] [vocab]
+$(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
+	$(call LINK,$^)
 ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire)
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
