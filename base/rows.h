@@ -90,6 +90,7 @@ struct extent {
     struct span span;
     uint32_t attempt;
     uint64_t epoch, seq;
+    uint32_t part_extents; /* how many extents share the part */
     uint64_t rows_at, rows_bytes, aux_bytes, errors_bytes;
     uint64_t records, rows, errors;
     uint64_t lines;        /* line ends consumed in the last source that the span touches: error lines are prefix sums of these */

@@ -1,0 +1,59 @@
+/* A part: the immutable file that one commit makes. Sections of its extents lie one behind another: rows, auxiliary (ids of .npy
+   outputs), errors. The worker fills it in memory, writes it once, and never opens it again.
+
+   An error line in a part is JSON with what the assembler needs to make the line that people see:
+   {"begin":P,"end":P,"source":I,"line":L,"row":R,"code":"...","message":"...","id":...}   begin and end are positions of the record; line
+   counts line ends from the extent's start or, when the record's source begins inside the extent, from the source's start; row is the number of
+   the extent's rows before it. */
+#ifndef EBB_STORAGE_PART_H
+#define EBB_STORAGE_PART_H
+
+#include "base/buf.h"
+#include "base/rows.h"
+#include "base/status.h"
+
+struct part; /* a part being filled */
+
+struct part_info {
+    uint64_t size_bytes;
+    uint8_t digest[16]; /* XXH3-128 of the file */
+};
+
+MUST_USE enum status part_new(struct part **out, struct err *e);
+void part_free(struct part *p);
+void part_clear(struct part *p); /* ready for the next commit */
+size_t part_bytes(const struct part *p);
+size_t part_extent_count(const struct part *p);
+const struct extent *part_extents(const struct part *p); /* span, sections, counts are filled in */
+
+/* Begins an extent at position `begin`; results of consecutive records follow; part_end closes it. */
+MUST_USE enum status part_begin(struct part *p, uint64_t begin, struct err *e);
+MUST_USE enum status part_row(struct part *p, const void *row, size_t len, const void *aux, size_t aux_len, struct err *e);
+struct part_error {
+    struct span record;
+    size_t source;
+    uint64_t line;
+    const char *code, *message;
+    const char *id_json; /* or NULL */
+    size_t id_len;
+};
+MUST_USE enum status part_error(struct part *p, const struct part_error *error, struct err *e);
+/* A record that leaves neither row nor error does not exist in this version: records = rows + errors. */
+MUST_USE enum status part_end(struct part *p, uint64_t end, uint64_t lines, uint64_t bytes, struct err *e);
+
+/* Writes <dir>/<job>/<epoch>-<seq> (decimal; folders are made): O_EXCL, data and folder synced. EEXIST: a file of that name is not
+   ours to touch: ST_ENV. After a failed write or sync the file is condemned: removed, and the name not to be used again. */
+MUST_USE enum status part_write(struct part *p, const char *dir, uint64_t job, uint64_t epoch, uint64_t seq, struct part_info *info,
+                                struct err *e);
+/* "<dir>/<job>/<epoch>-<seq>" */
+void part_path(char *out, size_t size, const char *dir, uint64_t job, uint64_t epoch, uint64_t seq);
+/* Exists with that size? ST_OK; ST_NOT_FOUND or ST_CORRUPT saying what is there instead. Waits up to `wait_ms` for a network file system to
+   show it. */
+MUST_USE enum status part_verify(const char *dir, uint64_t job, uint64_t epoch, uint64_t seq, uint64_t size_bytes, uint32_t wait_ms,
+                                 struct err *e);
+/* Deletes files of the job's folder of parts that no row names: `named` tells whether (epoch, seq) has a row, `held` whether the epoch
+   is still held by a worker. Nothing else is touched. */
+MUST_USE enum status part_sweep(const char *dir, uint64_t job, int (*keep)(void *arg, uint64_t epoch, uint64_t seq), void *arg,
+                                uint64_t *removed, struct err *e);
+
+#endif

@@ -1,0 +1,35 @@
+/* From a raw record to what a model is given. */
+#ifndef EBB_STORAGE_RECORD_H
+#define EBB_STORAGE_RECORD_H
+
+#include "storage/reader.h"
+
+struct decoder_opts {
+    enum format format;
+    const char *field;        /* the text's field or column; NULL: `text` for objects (then `content`, then the only text field), the
+                                 second column no: the column `text`, else the only column; LINES have no fields */
+    const char *id;           /* NULL: `id`, else `custom_id`, where there */
+    const char *const *keep;  /* fields passed through */
+    size_t keep_count;
+};
+
+struct record {
+    const char *text;         /* valid UTF-8; valid until the next decode */
+    size_t text_len;
+    const char *id_json;      /* the id as JSON ("17", "\"a\""); NULL: it has none */
+    size_t id_len;
+    const char *keep_json;    /* `,"stars":5,"lang":"de"`: ready to stand behind another member; a missing one is null */
+    size_t keep_len;
+    enum record_error error;  /* text is NULL then; id_json where it could still be read */
+    char message[256];        /* names field or column, and the place in the record */
+};
+
+struct decoder; /* one per thread */
+
+/* columns: of this source, for CSV and TSV; else NULL. ST_USER: 'x' has no column 'body' (columns: ...; did you mean ...). */
+MUST_USE enum status decoder_open(const struct decoder_opts *o, const struct columns *columns, struct decoder **out, struct err *e);
+void decoder_close(struct decoder *d);
+/* Decodes one raw record (its error, if it has one, is passed on). Only ST_NOMEM fails. */
+MUST_USE enum status decoder_run(struct decoder *d, const struct raw *raw, struct record *out, struct err *e);
+
+#endif
