@@ -101,25 +101,23 @@ static uint32_t shortest(uint32_t bits, int *exp10)
     return s + (v > middle || (v == middle && (s & 1)));
 }
 
-/* Writes n's digits, at most nine, and returns how many. */
-static int put_digits(char *out, uint32_t n)
+/* n < 10^9 as nine digits, zeros in front. */
+static void put_nine(char *out, uint32_t n)
 {
-    char tmp[10];
-    int at = 10;
-    while (n >= 100) {
-        uint32_t rest = n / 100;
-        at -= 2;
-        memcpy(tmp + at, digit_pairs + 2 * (n - rest * 100), 2);
-        n = rest;
-    }
-    if (n >= 10) {
-        at -= 2;
-        memcpy(tmp + at, digit_pairs + 2 * n, 2);
-    } else {
-        tmp[--at] = (char)('0' + n);
-    }
-    memcpy(out, tmp + at, (size_t)(10 - at));
-    return 10 - at;
+    uint32_t high = n / 10000, low = n - high * 10000;
+    uint32_t top = high / 10000;
+    high -= top * 10000;
+    out[0] = (char)('0' + top);
+    memcpy(out + 1, digit_pairs + 2 * (high / 100), 2);
+    memcpy(out + 3, digit_pairs + 2 * (high % 100), 2);
+    memcpy(out + 5, digit_pairs + 2 * (low / 100), 2);
+    memcpy(out + 7, digit_pairs + 2 * (low % 100), 2);
+}
+
+static int count_digits(uint32_t n)
+{
+    return 1 + (n >= 10) + (n >= 100) + (n >= 1000) + (n >= 10000) + (n >= 100000) + (n >= 1000000) + (n >= 10000000) +
+           (n >= 100000000);
 }
 
 size_t ftoa(float x, char *out)
@@ -143,42 +141,45 @@ size_t ftoa(float x, char *out)
         n /= 10;
         exp10++;
     }
-    char digits[10];
-    int count = put_digits(digits, n);
+    int count = count_digits(n);
     int point = count + exp10; /* x = 0.digits * 10^point */
+    char nine[18];             /* read up to nine bytes past the first digit */
+    put_nine(nine, n);
+    memset(nine + 9, '0', 9);
+    const char *digits = nine + 9 - count;
 
+    /* Copies of a fixed length, a little more than needed, stay within FTOA_MAX and are faster than exact ones. */
     if (point > -4 && point <= 0) { /* 0.000123 */
-        memcpy(p, "0.0000", 6);
+        memcpy(p, "0.0000", 5);
         p += 2 - point;
-        memcpy(p, digits, (size_t)count);
+        memcpy(p, digits, 9);
         p += count;
     } else if (point > 0 && point <= 9) {
+        memcpy(p, digits, 9); /* zeros follow the digits */
         if (count <= point) { /* 123000.0 */
-            memcpy(p, digits, (size_t)count);
-            memset(p + count, '0', (size_t)(point - count));
             p += point;
             *p++ = '.';
             *p++ = '0';
         } else { /* 12.3 */
-            memcpy(p, digits, (size_t)point);
             p[point] = '.';
-            memcpy(p + point + 1, digits + point, (size_t)(count - point));
+            for (int i = point; i < count; i++)
+                p[i + 1] = digits[i];
             p += count + 1;
         }
     } else { /* 1.23e-7 */
-        *p++ = digits[0];
-        if (count > 1) {
-            *p++ = '.';
-            memcpy(p, digits + 1, (size_t)(count - 1));
-            p += count - 1;
-        }
+        p[0] = digits[0];
+        p[1] = '.';
+        memcpy(p + 2, digits + 1, 8);
+        p += count > 1 ? count + 1 : 1;
         int e = point - 1;
         *p++ = 'e';
         if (e < 0) {
             *p++ = '-';
             e = -e;
         }
-        p += put_digits(p, (uint32_t)e);
+        if (e >= 10)
+            *p++ = (char)('0' + e / 10);
+        *p++ = (char)('0' + e % 10);
     }
     return (size_t)(p - out);
 }
