@@ -6,6 +6,8 @@
 
 #include "base/status.h"
 
+struct json_t; /* jansson */
+
 struct model_digest {
     uint8_t bytes[16];
     char hex[33];
@@ -18,5 +20,14 @@ struct model_digest {
    modules.json, sentence_bert_config.json, and config.json of each folder that modules.json names. ST_USER when dir is no such
    directory (no config.json), naming what is missing. */
 MUST_USE enum status modeldir_digest(const char *dir, struct model_digest *out, struct err *e);
+
+/* Reads the JSON file dir/name; json_decref(*out) frees it. ST_NOT_FOUND when there is no such file, ST_USER when it is not
+   JSON (naming line and column) or larger than 64 MiB. On failure *out is untouched. */
+MUST_USE enum status modeldir_json(const char *dir, const char *name, struct json_t **out, struct err *e);
+
+/* The folder of module `index` of a parsed modules.json. "" is the model's own. ST_USER when modules.json is not a list of objects
+   with a path, or the path leads out of the directory. */
+MUST_USE enum status modeldir_module_path(const char *dir, struct json_t *modules, uint32_t index, const char **path,
+                                          struct err *e);
 
 #endif

@@ -1,0 +1,14 @@
+/* Faults on purpose, for the tests that pull the plug. In a program whose environment has no EBB_FAULT a fault point is one branch.
+
+   EBB_FAULT is a comma-separated list of NAME:N:WHAT, for the Nth time that NAME is passed (0: every time); WHAT is `kill` (SIGKILL
+   to itself), `stop` (SIGSTOP), `sleep=MS`, or an errno's name (EIO, ENOSPC, EINTR, EACCES, ENOMEM) that the caller then treats as its own. A name
+   may end in * . Counters are per process and per rule. tests/README.md lists the points. */
+#ifndef EBB_BASE_FAULT_H
+#define EBB_BASE_FAULT_H
+
+/* 0, or the errno to pretend. */
+int fault_point(const char *name);
+/* Tests in one process: replaces what the environment said. NULL: none. A spec that cannot be read is a BUG. */
+void fault_set(const char *spec);
+
+#endif
