@@ -50,7 +50,7 @@ SRC_storage   := storage/source.c storage/dataset.c storage/inflate.c storage/li
 SRC_scheduler := scheduler/ledger.c scheduler/lease.c scheduler/share.c scheduler/blame.c scheduler/scale.c \
                  scheduler/sched.c
 SRC_text   := workers/text/unicode.c workers/text/normalize.c workers/text/wordpiece.c workers/text/tokenizer.c
-SRC_engine := workers/engine/cpuinfo.c workers/engine/safetensors.c workers/engine/config.c \
+SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c
 # compiled once per instruction set, see the rule below

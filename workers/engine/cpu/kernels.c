@@ -4,7 +4,7 @@
    - a reduction along a row goes through 16 lanes, element j into lane j % 16, and one fixed tree at the end, whatever the
      width of a vector;
    - everything else is the same sequence of IEEE operations on each element. No libm, no approximate instructions.
-   Contraction is off (-ffp-contract=off): where a fused multiply-add is meant, fma() stands. */
+   Contraction is off (-ffp-contract=off): where a fused multiply-add is meant, mul_add() stands. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -46,12 +46,12 @@ INL vf splat(float x)
 }
 
 #if ISA_LEVEL == 3
-INL vf fma(vf a, vf b, vf c)
+INL vf mul_add(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
 #elif ISA_LEVEL == 2
-INL vf fma(vf a, vf b, vf c)
+INL vf mul_add(vf a, vf b, vf c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
@@ -70,7 +70,7 @@ INL vd fma_odd(vd a, vd b, vd c)
     return (vd)(((vl)s + back) | (inexact & (vl){1, 1}));
 }
 
-INL vf fma(vf a, vf b, vf c)
+INL vf mul_add(vf a, vf b, vf c)
 {
     vd lo = fma_odd((vd){a[0], a[1]}, (vd){b[0], b[1]}, (vd){c[0], c[1]});
     vd hi = fma_odd((vd){a[2], a[3]}, (vd){b[2], b[3]}, (vd){c[2], c[3]});
@@ -78,19 +78,19 @@ INL vf fma(vf a, vf b, vf c)
 }
 #endif
 
-INL vf select(vi mask, vf a, vf b)
+INL vf choose(vi mask, vf a, vf b)
 {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
 }
 
 INL vf larger(vf a, vf b)
 {
-    return select(a > b, a, b);
+    return choose(a > b, a, b);
 }
 
 INL vf smaller(vf a, vf b)
 {
-    return select(a < b, a, b);
+    return choose(a < b, a, b);
 }
 
 /* Functions of one element ------------------------------------------------------------------------------------------------------- */
@@ -99,14 +99,14 @@ INL vf smaller(vf a, vf b)
 INL vf exp_neg(vf x)
 {
     x = larger(x, splat(EXP_MIN));
-    vf t = fma(x, splat(EXP_LOG2E), splat(EXP_ROUND_MAGIC)), n = t - splat(EXP_ROUND_MAGIC);
-    vf r = fma(n, splat(-EXP_LN2_LO), fma(n, splat(-EXP_LN2_HI), x));
-    vf p = fma(splat(EXP_E4), r, splat(EXP_E3));
-    p = fma(p, r, splat(EXP_E2));
-    p = fma(p, r, splat(EXP_E1));
-    p = fma(p, r, splat(EXP_E0));
-    p = fma(p, r, splat(1));
-    p = fma(p, r, splat(1));
+    vf t = mul_add(x, splat(EXP_LOG2E), splat(EXP_ROUND_MAGIC)), n = t - splat(EXP_ROUND_MAGIC);
+    vf r = mul_add(n, splat(-EXP_LN2_LO), mul_add(n, splat(-EXP_LN2_HI), x));
+    vf p = mul_add(splat(EXP_E4), r, splat(EXP_E3));
+    p = mul_add(p, r, splat(EXP_E2));
+    p = mul_add(p, r, splat(EXP_E1));
+    p = mul_add(p, r, splat(EXP_E0));
+    p = mul_add(p, r, splat(1));
+    p = mul_add(p, r, splat(1));
     return (vf)((vi)p + (((vi)t - (vi)splat(EXP_ROUND_MAGIC)) << 23));
 }
 
@@ -119,31 +119,31 @@ INL vf copy_sign(vf magnitude, vf sign)
 INL vf erf_of(vf z)
 {
     vf a = smaller((vf)((vi)z & ~(vi)splat(-0.0f)), splat(ERF_MAX)), t = a * a;
-    vf p = fma(splat(ERF_P5), t, splat(ERF_P4)), q = fma(splat(ERF_Q5), t, splat(ERF_Q4));
-    p = fma(p, t, splat(ERF_P3));
-    p = fma(p, t, splat(ERF_P2));
-    p = fma(p, t, splat(ERF_P1));
-    p = fma(p, t, splat(ERF_P0));
-    q = fma(q, t, splat(ERF_Q3));
-    q = fma(q, t, splat(ERF_Q2));
-    q = fma(q, t, splat(ERF_Q1));
-    q = fma(q, t, splat(1));
+    vf p = mul_add(splat(ERF_P5), t, splat(ERF_P4)), q = mul_add(splat(ERF_Q5), t, splat(ERF_Q4));
+    p = mul_add(p, t, splat(ERF_P3));
+    p = mul_add(p, t, splat(ERF_P2));
+    p = mul_add(p, t, splat(ERF_P1));
+    p = mul_add(p, t, splat(ERF_P0));
+    q = mul_add(q, t, splat(ERF_Q3));
+    q = mul_add(q, t, splat(ERF_Q2));
+    q = mul_add(q, t, splat(ERF_Q1));
+    q = mul_add(q, t, splat(1));
     return copy_sign(smaller(a * p / q, splat(1)), z);
 }
 
 INL vf gelu(vf x)
 {
     vf h = x * splat(0.5f);
-    return fma(h, erf_of(x * splat(GELU_SQRT_HALF)), h);
+    return mul_add(h, erf_of(x * splat(GELU_SQRT_HALF)), h);
 }
 
 INL vf gelu_tanh(vf x)
 {
-    vf u = x * splat(GELU_TANH_C) * fma(x * x, splat(GELU_TANH_CUBE), splat(1));
+    vf u = x * splat(GELU_TANH_C) * mul_add(x * x, splat(GELU_TANH_CUBE), splat(1));
     vf e = exp_neg((vf)((vi)(u * splat(2)) | (vi)splat(-0.0f))); /* exp(-2|u|) */
     vf th = copy_sign((splat(1) - e) / (splat(1) + e), u);
     vf h = x * splat(0.5f);
-    return fma(h, th, h);
+    return mul_add(h, th, h);
 }
 
 INL vf activate(enum act act, vf x)
@@ -182,7 +182,7 @@ INL void tile(const int mr, uint32_t kc, const float *a, size_t lda, const float
             vf x = splat(row[i / 3][(size_t)(i % 3) * lda]);
 #pragma GCC unroll 4
             for (int j = 0; j < TV; j++)
-                acc[i][j] = fma(x, w[j], acc[i][j]);
+                acc[i][j] = mul_add(x, w[j], acc[i][j]);
         }
 #pragma GCC unroll 5
         for (int g = 0; g < (mr + 2) / 3; g++)
@@ -383,19 +383,19 @@ static float row_squares(uint32_t n, const float *x, float mean)
     for (; j + 16 <= n; j += 16) {
         struct v16 y = load16(x + j);
         EACH(y, y.v[l] - splat(mean));
-        EACH(acc, fma(y.v[l], y.v[l], acc.v[l]));
+        EACH(acc, mul_add(y.v[l], y.v[l], acc.v[l]));
     }
     if (j < n) {
         struct v16 y = load_part(x + j, n - j, mean);
         EACH(y, y.v[l] - splat(mean));
-        EACH(acc, fma(y.v[l], y.v[l], acc.v[l]));
+        EACH(acc, mul_add(y.v[l], y.v[l], acc.v[l]));
     }
     return sum16(acc);
 }
 
 INL struct v16 norm16(struct v16 x, float mean, float scale, struct v16 gamma, struct v16 beta)
 {
-    EACH(x, fma((x.v[l] - splat(mean)) * splat(scale), gamma.v[l], beta.v[l]));
+    EACH(x, mul_add((x.v[l] - splat(mean)) * splat(scale), gamma.v[l], beta.v[l]));
     return x;
 }
 
