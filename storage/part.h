@@ -28,6 +28,8 @@ const struct extent *part_extents(const struct part *p); /* span, sections, coun
 
 /* Begins an extent at position `begin`; results of consecutive records follow; part_end closes it. */
 MUST_USE enum status part_begin(struct part *p, uint64_t begin, struct err *e);
+/* row: its bytes as they stand in the output, a JSONL row with its line end; aux (.npy outputs): the row's line of the ids file, with
+   its line end. The counts of the extent follow from these calls; part_extents shows those that part_end closed. */
 MUST_USE enum status part_row(struct part *p, const void *row, size_t len, const void *aux, size_t aux_len, struct err *e);
 struct part_error {
     struct span record;
