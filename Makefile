@@ -34,7 +34,7 @@ CFLAGS   := -std=c17 $(OPT) -g -Wall -Wextra -Wconversion -Wshadow -Wstrict-prot
 PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LDFLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 LIBS_base    := -lm -lpthread
-LIBS_wire    := -lprotobuf-c
+LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml
 LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
 LIBS_engine  := -lopenblas -lxxhash -ljansson
 LIBS_text    := -lutf8proc -ljansson
@@ -42,7 +42,7 @@ LIBS_text    := -lutf8proc -ljansson
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
 SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
             base/fault.c base/path.c base/layout.c
-SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c
+SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c wire/jobspec.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/source.c storage/dataset.c storage/inflate.c storage/lines.c storage/csv.c storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \

@@ -104,8 +104,8 @@ enum status blackbox_read(const char *path, struct blackbox_record **out, size_t
     uint32_t slots = image->slots, said = image->cause;
     if (image->magic != MAGIC || slots > MOST_SLOTS || bytes.len < sizeof *image + slots * sizeof(struct slot))
         goto out;
-    if (said == BLACKBOX_OUT_OF_MEMORY)
-        *cause = BLACKBOX_OUT_OF_MEMORY;
+    if (said <= BLACKBOX_CRASHED)
+        *cause = (enum blackbox_cause)said;
     size_t n = 0;
     for (uint32_t i = 0; i < slots; i++)
         n += image->slot[i].count <= BLACKBOX_RECORDS ? image->slot[i].count : 0;

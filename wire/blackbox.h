@@ -24,8 +24,8 @@ MUST_USE enum status blackbox_create(const char *path, uint32_t slots, struct bl
    that it is incomplete); leave empties it. */
 void blackbox_enter(struct blackbox *b, uint32_t slot, const struct blackbox_record *records, uint32_t count);
 void blackbox_leave(struct blackbox *b, uint32_t slot);
-/* A cause that the worker itself knows, noted before it dies: "out of memory". Kept in the box. Async-signal-safe. */
-enum blackbox_cause { BLACKBOX_UNKNOWN, BLACKBOX_OUT_OF_MEMORY };
+/* A cause that the worker itself knows, noted before it dies: memory is out; a handler of SIGSEGV, SIGABRT and the like. Kept in the box. Async-signal-safe. */
+enum blackbox_cause { BLACKBOX_UNKNOWN, BLACKBOX_OUT_OF_MEMORY, BLACKBOX_CRASHED };
 void blackbox_cause(struct blackbox *b, enum blackbox_cause cause);
 void blackbox_close(struct blackbox *b, const char *unlink_path); /* NULL: the file stays */
 
