@@ -65,3 +65,4 @@ SRC_client := client/connect.c client/jobspec.c client/embed.c client/progress.c
               client/check.c client/model.c client/doctor.c client/main.c
 
 include mk/rules.mk
+include mk/check.mk

