@@ -49,7 +49,8 @@ SRC_storage   := storage/source.c storage/dataset.c storage/inflate.c storage/li
                  storage/part.c storage/assemble.c storage/output.c storage/manifest.c storage/modeldir.c
 SRC_scheduler := scheduler/ledger.c scheduler/lease.c scheduler/share.c scheduler/blame.c scheduler/scale.c \
                  scheduler/sched.c
-SRC_text   := workers/text/unicode.c workers/text/normalize.c workers/text/wordpiece.c workers/text/tokenizer.c
+SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/normalize.c workers/text/trie.c \
+              workers/text/wordpiece.c workers/text/load.c workers/text/tokenizer.c
 SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c
