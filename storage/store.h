@@ -31,7 +31,8 @@ struct store_iter;
    ST_ENV: locked by another process, unreadable, no space. */
 MUST_USE enum status store_open(const char *dir, struct store **out, struct err *e);
 MUST_USE enum status store_mem_new(struct store **out, struct err *e);
-/* Memory twin only: the nth write from now fails (1 is the next) with ST_ENV; crash drops every write since the last synced one. */
+/* Memory twin only: the nth write from now fails (1 is the next) with ST_ENV; crash drops every write since the last synced one, and
+   stands for closing and opening anew: after a failed write the twin, like the other, takes no more until then. */
 void store_mem_fail_write(struct store *s, uint64_t nth);
 void store_mem_crash(struct store *s);
 void store_close(struct store *s); /* everything written is flushed */
