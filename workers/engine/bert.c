@@ -67,7 +67,7 @@ static const char *shape_text(uint32_t rank, const uint64_t *dim, char *out, siz
 
 static const struct tensor *find_named(const struct weights *w, const char *name)
 {
-    char prefixed[160];
+    char prefixed[176];
     const struct tensor *t = weights_find(w, name);
     if (t)
         return t;
