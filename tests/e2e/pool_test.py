@@ -1,0 +1,160 @@
+"""A pool: ebbd as a service runs it, several jobs, and every verb a person may use."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import json
+import signal
+import time
+
+import ebbtest as t
+
+
+def spec(dir, name, inp, out, more=""):
+    path = os.path.join(dir, name + ".yaml")
+    with open(path, "w") as f:
+        f.write(f"name: {name}\nmodel: {t.tiny_model()}\ninput: {{ glob: {inp}, field: text, id: id }}\noutput: {{ dir: {out}, format: jsonl }}\n{more}")
+    return path
+
+
+def submit(pool, path):
+    return json.loads(pool.ebb("submit", path, "--json")[1].splitlines()[0])["job"]
+
+
+def slow(dir, name, count, ms=2):
+    return t.write_jsonl(os.path.join(dir, name), count, text=lambda i: f"EBB_TEST_SLOW:{ms} record {i}")
+
+
+def with_pool(f):
+    def run(dir):
+        pool = t.Pool(dir, env={"EBB_TEST_HOOK": "1"}, workers=2, lanes=1)
+        try:
+            f(dir, pool)
+        finally:
+            pool.stop()
+
+    run.__name__ = f.__name__
+    return run
+
+
+def test_two_jobs_and_the_list(dir):
+    @with_pool
+    def body(dir, pool):
+        a, b = slow(dir, "a.jsonl", 1500), slow(dir, "b.jsonl", 1500)
+        one = submit(pool, spec(dir, "one", a, os.path.join(dir, "oa")))
+        two = submit(pool, spec(dir, "two", b, os.path.join(dir, "ob")))
+        assert (one, two) == (1, 2)
+        listed = [json.loads(line) for line in pool.ebb("jobs", "--json")[1].splitlines()]
+        assert {j["name"] for j in listed} >= {"one", "two"}, listed
+        assert "one" in pool.ebb("jobs")[1]
+        t.wait_for(lambda: pool.ebb("workers", "--json")[1].strip(), 10)
+        pool.wait_state(one, "done")
+        pool.wait_state(two, "done")
+        for out in ("oa", "ob"):
+            assert len(t.rows(os.path.join(dir, out))) == 1500
+
+    body(dir)
+
+
+def test_pause_resume_cancel_rm(dir):
+    @with_pool
+    def body(dir, pool):
+        inp, out = slow(dir, "a.jsonl", 3000), os.path.join(dir, "out")
+        job = submit(pool, spec(dir, "p", inp, out))
+        t.wait_for(lambda: pool.job(job)["records_done"] > 50, 30)
+        pool.ebb("pause", str(job))
+        pool.wait_state(job, "paused")
+        time.sleep(4)
+        done = pool.job(job)["records_done"]
+        time.sleep(1)
+        assert pool.job(job)["records_done"] == done
+        assert "paused" in pool.ebb("why", str(job))[1]
+        pool.ebb("resume", str(job))
+        pool.wait_state(job, "done")
+        assert len(t.rows(out)) == 3000
+        second = submit(pool, spec(dir, "c", inp, os.path.join(dir, "out2")))
+        t.wait_for(lambda: pool.job(second)["records_done"] > 50, 30)
+        pool.ebb("cancel", str(second))
+        pool.wait_state(second, "canceled")
+        pool.ebb("rm", str(second))
+        assert pool.ebb("status", str(second), want=None)[0] == 2
+        assert pool.ebb("status", "99", want=None)[0] == 2
+
+    body(dir)
+
+
+def test_priority_goes_first(dir):
+    @with_pool
+    def body(dir, pool):
+        low = submit(pool, spec(dir, "low", slow(dir, "a.jsonl", 4000), os.path.join(dir, "oa"), "tuning: { lease: 0.5s }\n"))
+        t.wait_for(lambda: pool.job(low)["records_done"] > 20, 30)
+        high = submit(pool, spec(dir, "high", slow(dir, "b.jsonl", 800), os.path.join(dir, "ob"), "priority: 5\ntuning: { lease: 0.5s }\n"))
+        pool.wait_state(high, "done")
+        assert pool.job(low)["state"] == "running", pool.job(low)
+        pool.wait_state(low, "done")
+
+    body(dir)
+
+
+def test_resubmission_attaches(dir):
+    @with_pool
+    def body(dir, pool):
+        path = spec(dir, "s", slow(dir, "a.jsonl", 1000), os.path.join(dir, "out"))
+        assert submit(pool, path) == submit(pool, path)
+        pool.wait_state(1, "done")
+        assert submit(pool, path) == 1
+
+    body(dir)
+
+
+def test_drain_on_sigterm_and_resume(dir):
+    @with_pool
+    def body(dir, pool):
+        inp, out = slow(dir, "a.jsonl", 3000), os.path.join(dir, "out")
+        job = submit(pool, spec(dir, "d", inp, out))
+        t.wait_for(lambda: pool.job(job)["records_done"] > 50, 30)
+        pool.process.send_signal(signal.SIGTERM)
+        assert pool.process.wait(40) == 0
+        assert not [n for _, n in t.processes(pool.runtime) if n == "ebb-worker"]
+        pool.start()
+        j = pool.wait_state(job, "done")
+        assert j["redone"] == 0 and len(t.rows(out)) == 3000
+
+    body(dir)
+
+
+def test_second_daemon_is_refused(dir):
+    @with_pool
+    def body(dir, pool):
+        rc, o, e = t.run([t.EBBD, "--state", pool.state, "--runtime", pool.runtime + "-2"])
+        assert rc == 3 and str(pool.process.pid) in e, (rc, o, e)
+
+    body(dir)
+
+
+def test_bad_config(dir):
+    path = os.path.join(dir, "ebbd.yaml")
+    with open(path, "w") as f:
+        f.write("state_dir: /nowhere\nworker_timeuot: 3s\n")
+    rc, o, e = t.run([t.EBBD, "--config", path])
+    assert rc == 2 and "ebbd.yaml:2" in e and "worker_timeout" in e, (rc, o, e)
+
+
+def test_errors_and_results(dir):
+    @with_pool
+    def body(dir, pool):
+        inp = os.path.join(dir, "in.jsonl")
+        with open(inp, "w") as f:
+            for i in range(300):
+                f.write('{"id": %d, "text": "x"}\n' % i if i % 10 else "bad\n")
+        out = os.path.join(dir, "out")
+        job = submit(pool, spec(dir, "e", inp, out))
+        pool.wait_state(job, "done")
+        listed = pool.ebb("errors", str(job))[1].splitlines()
+        assert len(listed) == 30, listed
+        assert "part-00000.jsonl" in pool.ebb("results", str(job))[1]
+
+    body(dir)
+
+
+t.main(globals())
