@@ -36,7 +36,7 @@ def test_frozen_worker_wakes_after_its_lease(dir):
         f.write("worker_timeout: 2s\n")
     pool = t.Pool(dir, "--config", config, env={"EBB_TEST_HOOK": "1"}, workers=2, lanes=1)
     try:
-        job = int(pool.ebb("submit", yaml(dir, inp, out), "--json")[1].split('"job":')[1].split(",")[0].strip(" }\n"))
+        job = int(json.loads(pool.ebb("submit", yaml(dir, inp, out), "--json")[1].splitlines()[0])["job"])
         t.wait_for(lambda: pool.job(job)["records_done"] > 100, 30)
         victim = [p for p, n in t.processes(pool.runtime) if n == "ebb-worker"][0]
         os.kill(victim, signal.SIGSTOP)
