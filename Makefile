@@ -44,13 +44,14 @@ SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/fto
             base/fault.c base/path.c base/layout.c
 SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c wire/jobspec.c
 PROTO    := wire/ebb.proto
-SRC_storage   := storage/source.c storage/dataset.c storage/inflate.c storage/lines.c storage/csv.c storage/reader.c storage/record.c \
+SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c \
+                 storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/part.c storage/assemble.c storage/output.c storage/manifest.c storage/modeldir.c
 SRC_scheduler := scheduler/ledger.c scheduler/lease.c scheduler/share.c scheduler/blame.c scheduler/scale.c \
                  scheduler/sched.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/normalize.c workers/text/trie.c \
-              workers/text/wordpiece.c workers/text/load.c workers/text/tokenizer.c
+              workers/text/wordpiece.c workers/text/added.c workers/text/load.c workers/text/tokenizer.c
 SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c

@@ -34,8 +34,8 @@ struct source {
 };
 
 struct dataset_spec {
-    const char *const *inputs; /* files, directories (all files below, hidden ones left out), globs (*, ?, [...], **) ; "-" is not known
-                                  here: standard input is spooled into a file first, see dataset_spool */
+    const char *const *inputs; /* files, directories (all files below, hidden ones left out), globs (*, ?, [...], **), see
+                                  storage/walk.h; "-" is not known here: standard input is spooled into a file first, see dataset_spool */
     size_t input_count;
     enum format format;        /* AUTO: by the sources' names (.jsonl .ndjson .json .csv .tsv .txt, with or without .gz .zst), all of
                                   one kind; else refused, saying which names disagree */
@@ -52,10 +52,11 @@ struct dataset {
 };
 
 /* Lists and stats. Errors (ST_USER): nothing matches (says which input), unreadable, a folder without files, mixed formats,
-   UTF-16/32 by BOM in the first source (advice: iconv), a source twice. Empty files are fine. On failure *out is untouched. */
+   UTF-16/32 by BOM in the first source (advice: iconv), compressed bytes there without such a name, a source twice (the same path; two
+   names of one file are two sources). Empty files are fine. On failure *out is untouched. */
 MUST_USE enum status dataset_open(const struct dataset_spec *spec, struct dataset *out, struct err *e);
 void dataset_release(struct dataset *d);
-/* XXH3-128 over format, limit and each source's path, size and time: part of the job's fingerprint. */
+/* XXH3-128 over format, end (the limit) and each source's path, size and time: part of the job's fingerprint. */
 void dataset_digest(const struct dataset *d, uint8_t out[16]);
 /* The first source of `now` that differs from `then`, in words ("'a.jsonl' had 120 bytes and has 130"); 0 when equal. */
 int dataset_differs(const struct dataset *then, const struct dataset *now, char *words, size_t size);

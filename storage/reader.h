@@ -52,24 +52,30 @@ struct raw {                   /* one record as it stands in the source */
 
 struct reader;
 
-/* Enters `s` at offset `from`: anywhere in plain JSONL and LINES (the first record is the first that begins at or after `from`, where a
+/* A record of CSV or TSV ends at the first line end outside quotes. One that is too long ends at the first line end behind max_record_bytes,
+   quotes or not, so that a stray quote takes no more than that with it.
+
+   Enters `s` at offset `from`: anywhere in plain JSONL and LINES (the first record is the first that begins at or after `from`, where a
    record begins at 0 or behind '\n'), at a known record start elsewhere. Verifies size (not smaller than s->size_bytes) and
-   time: ST_USER "'x' changed since the job was submitted (…)" holds the job. ST_ENV: cannot be opened or read now. Bytes beyond
+   time (of a file that grew, only the size): ST_USER "'x' changed since the job was submitted (…)" holds the job. ST_ENV: cannot be opened or read now. Bytes beyond
    s->size_bytes are not read. A compressed stream is decompressed from its start and skipped up to `from`. */
 MUST_USE enum status reader_open(const struct source *s, const struct reader_opts *o, uint64_t from, struct reader **out,
                                  struct err *e);
 void reader_close(struct reader *r);
 
 /* The next record whose first byte lies before `to` (offset). ST_END: there is none; then reader_position is `to`, or where the
-   source ended. Blank lines are skipped in JSONL, CSV and TSV; in LINES they are records of no text.
-   A stream that is truncated or damaged gives the records before the fault, then one record with the error, then ST_END.
+   source ended. A record may end behind `to`; reader_position and reader_lines never go beyond it. The first row of CSV and TSV is the
+   header and no record; entered at 0, the reader passes over it. Blank lines are skipped in JSONL, CSV and TSV; in LINES they are records of no text.
+   A stream that is truncated or damaged gives the records before the fault, then one record with the error (it ends one byte
+   behind the fault, so that it is never empty and nobody finds it twice), then ST_END.
    ST_ENV: reading failed (EIO ...), ST_NOMEM. */
 MUST_USE enum status reader_next(struct reader *r, uint64_t to, struct raw *out, struct err *e);
 uint64_t reader_position(const struct reader *r); /* everything before this offset has been given */
-uint64_t reader_lines(const struct reader *r);    /* line ends between where the reader entered and reader_position */
+uint64_t reader_lines(const struct reader *r);    /* line ends between where the reader entered and reader_position (which in CSV must be
+                                                     no place inside a record) */
 uint64_t reader_bytes(const struct reader *r);    /* bytes at rest consumed since it entered (compressed ones of a stream; skipping back
                                                      to `from` does not count) */
-int reader_at_end(const struct reader *r);        /* the source has no more */
+int reader_at_end(const struct reader *r);        /* the source has no more; of a stream this may be known only after ST_END */
 
 /* Where a record begins at or after `target`, for a cut of a stream whose reading stands at `from` (a known record start): scans
    without decoding, on a handle of its own. *at is the source's end when there is none. Any thread. For line formats that can be entered

@@ -6,19 +6,21 @@
 
 struct decoder_opts {
     enum format format;
-    const char *field;        /* the text's field or column; NULL: `text` for objects (then `content`, then the only text field), the
-                                 second column no: the column `text`, else the only column; LINES have no fields */
+    const char *field;        /* the text's field or column; NULL: in objects `text`, else `content`, else the only one that is a
+                                 string; in CSV the column `text`, else the only column */
     const char *id;           /* NULL: `id`, else `custom_id`, where there */
-    const char *const *keep;  /* fields passed through */
+    const char *const *keep;  /* fields passed through. LINES have no fields: naming any of these three is ST_USER */
     size_t keep_count;
 };
 
 struct record {
     const char *text;         /* valid UTF-8; valid until the next decode */
     size_t text_len;
-    const char *id_json;      /* the id as JSON ("17", "\"a\""); NULL: it has none */
+    const char *id_json;      /* the id as JSON ("17", "\"a\""), as the record has it: a string or a number, of CSV always a string; NULL: it
+                                 has none, or one of another type, or an empty cell */
     size_t id_len;
-    const char *keep_json;    /* `,"stars":5,"lang":"de"`: ready to stand behind another member; a missing one is null */
+    const char *keep_json;    /* `,"stars":5,"lang":"de"`: ready to stand behind another member; of JSON as the
+                                 record has it, of CSV strings; one that an object lacks is null */
     size_t keep_len;
     enum record_error error;  /* text is NULL then; id_json where it could still be read */
     char message[256];        /* names field or column, and the place in the record */
@@ -26,7 +28,8 @@ struct record {
 
 struct decoder; /* one per thread */
 
-/* columns: of this source, for CSV and TSV; else NULL. ST_USER: 'x' has no column 'body' (columns: ...; did you mean ...). */
+/* columns: of this source, for CSV and TSV; else NULL. ST_USER: "no column 'body' (columns: ...; did you mean ...)", for field, id and
+   keep; put the source's name in front. */
 MUST_USE enum status decoder_open(const struct decoder_opts *o, const struct columns *columns, struct decoder **out, struct err *e);
 void decoder_close(struct decoder *d);
 /* Decodes one raw record (its error, if it has one, is passed on). Only ST_NOMEM fails. */
