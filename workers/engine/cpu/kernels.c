@@ -64,17 +64,18 @@ typedef int64_t vl __attribute__((vector_size(16)));
 INL vd fma_odd(vd a, vd b, vd c)
 {
     vd p = a * b, s = p + c, t = s - p;
-    vd err = (p - (s - t)) + (c - t);                         /* exact: s + err = p + c */
-    vl inexact = (err > (vd){0}) | (err < (vd){0});           /* neither for NaN */
-    vl back = (inexact & ((vl)err ^ (vl)s)) >> 63;            /* -1 where s was rounded away from zero */
-    return (vd)(((vl)s + back) | (inexact & (vl){1, 1}));
+    vd err = (p - (s - t)) + (c - t);                                  /* exact: s + err = p + c; NaN beside infinities */
+    vl up = err > (vd){0}, down = err < (vd){0};
+    vl away = (up & (s < (vd){0})) | (down & (s > (vd){0}));           /* -1 where s was rounded away from zero */
+    return (vd)(((vl)s + away) | ((up | down) & (vl){1, 1}));
 }
 
 INL vf mul_add(vf a, vf b, vf c)
 {
-    vd lo = fma_odd((vd){a[0], a[1]}, (vd){b[0], b[1]}, (vd){c[0], c[1]});
-    vd hi = fma_odd((vd){a[2], a[3]}, (vd){b[2], b[3]}, (vd){c[2], c[3]});
-    return (vf){(float)lo[0], (float)lo[1], (float)hi[0], (float)hi[1]};
+    /* conversions by name: written as casts of elements, gcc 12 drops the rounding to float between two of them */
+    vd lo = fma_odd(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c));
+    vd hi = fma_odd(_mm_cvtps_pd(_mm_movehl_ps(a, a)), _mm_cvtps_pd(_mm_movehl_ps(b, b)), _mm_cvtps_pd(_mm_movehl_ps(c, c)));
+    return _mm_movelh_ps(_mm_cvtpd_ps(lo), _mm_cvtpd_ps(hi));
 }
 #endif
 
