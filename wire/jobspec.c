@@ -449,6 +449,9 @@ static const char *meant(const char *group, const char *key, int with_aliases, c
 static enum status unknown(const char *where, const char *what, const char *group, const char *key, int with_aliases, struct err *e)
 {
     char word[64];
+    enum field whole = strchr(key, '.') ? find(key, with_aliases) : FIELD_COUNT;
+    if (whole != FIELD_COUNT)
+        return err_set(e, ST_USER, "%sunknown %s '%s': write it as '%.*s: {%s: ...}'", where, what, key, (int)strcspn(key, "."), key, last_word(key));
     const char *near = meant(group, key, with_aliases, word, sizeof word);
     const char *in = *group ? " in '" : "", *close = *group ? "'" : "";
     if (near)
