@@ -12,18 +12,10 @@
 #include "workers/text/unicode.h"
 
 #define FILE_MAX (256L << 20)
-#define ID_MAX (1 << 24)
 #define WORD_CHARS_MAX 65536
 #define AROUND_MAX 64
-#define ADDED_MAX 16384
 
-/* The file at hand; every message begins with it. */
-struct place {
-    const char *path;
-    struct err *e;
-};
-
-static const char *text_of(const json_t *v, const char *key)
+const char *tok_text(const json_t *v, const char *key)
 {
     return json_string_value(json_object_get(v, key));
 }
@@ -94,7 +86,7 @@ static enum status read_json(const struct place *at, json_t **out)
     return ST_OK;
 }
 
-static enum status get_bool(const struct place *at, const char *where, const json_t *v, const char *key, int *out)
+enum status tok_flag(const struct place *at, const char *where, const json_t *v, const char *key, int *out)
 {
     const json_t *b = json_object_get(v, key);
     if (!json_is_boolean(b))
@@ -139,7 +131,7 @@ static enum status load_normalizer(const struct place *at, struct normalizer *n,
     };
     if (!v || json_is_null(v))
         return ST_OK;
-    const char *type = text_of(v, "type");
+    const char *type = tok_text(v, "type");
     if (type && !strcmp(type, "Sequence") && depth < 4) {
         const json_t *list = json_object_get(v, "normalizers");
         if (!json_is_array(list))
@@ -150,13 +142,13 @@ static enum status load_normalizer(const struct place *at, struct normalizer *n,
     }
     if (type && !strcmp(type, "BertNormalizer")) {
         int clean, han, lower, strip;
-        TRY(get_bool(at, "the BertNormalizer", v, "clean_text", &clean));
-        TRY(get_bool(at, "the BertNormalizer", v, "handle_chinese_chars", &han));
-        TRY(get_bool(at, "the BertNormalizer", v, "lowercase", &lower));
+        TRY(tok_flag(at, "the BertNormalizer", v, "clean_text", &clean));
+        TRY(tok_flag(at, "the BertNormalizer", v, "handle_chinese_chars", &han));
+        TRY(tok_flag(at, "the BertNormalizer", v, "lowercase", &lower));
         const json_t *s = json_object_get(v, "strip_accents");
         strip = lower;
         if (s && !json_is_null(s))
-            TRY(get_bool(at, "the BertNormalizer", v, "strip_accents", &strip));
+            TRY(tok_flag(at, "the BertNormalizer", v, "strip_accents", &strip));
         return add_bert(at, n, clean, han, strip, lower);
     }
     for (size_t i = 0; type && i < sizeof simple / sizeof simple[0]; i++)
@@ -202,12 +194,12 @@ static enum status load_model(const struct place *at, struct tokenizer *t, const
 {
     if (!json_is_object(v))
         return lacks(at, "the file", "a 'model'");
-    const char *type = text_of(v, "type");
+    const char *type = tok_text(v, "type");
     if (!type && json_object_get(v, "max_input_chars_per_word")) /* files of old versions name no type */
         type = "WordPiece";
     if (!type || strcmp(type, "WordPiece") != 0)
         return unsupported(at, "model type", type);
-    const char *unk = text_of(v, "unk_token"), *prefix = text_of(v, "continuing_subword_prefix");
+    const char *unk = tok_text(v, "unk_token"), *prefix = tok_text(v, "continuing_subword_prefix");
     const json_t *max = json_object_get(v, "max_input_chars_per_word"), *vocab = json_object_get(v, "vocab");
     if (!unk)
         return lacks(at, "the model", "a string 'unk_token'");
@@ -241,7 +233,7 @@ static enum status load_model(const struct place *at, struct tokenizer *t, const
 
 static enum status load_split(const struct place *at, struct tokenizer *t, const json_t *v)
 {
-    const char *type = text_of(v, "type");
+    const char *type = tok_text(v, "type");
     if (!v || json_is_null(v))
         return lacks(at, "the file", "a 'pre_tokenizer'");
     if (type && !strcmp(type, "BertPreTokenizer"))
@@ -253,155 +245,6 @@ static enum status load_split(const struct place *at, struct tokenizer *t, const
     else
         return unsupported(at, "pre_tokenizer", type);
     return ST_OK;
-}
-
-/* Added tokens ---------------------------------------------------------------------------------------------------------------- */
-
-/* The id of any token, of the model or added; -1 if there is none. */
-static int32_t token_id(const struct tokenizer *t, const char *content)
-{
-    for (size_t i = 0; i < t->added_count; i++)
-        if (!strcmp(t->added[i].content, content))
-            return t->added[i].id;
-    return trie_get(&t->model.trie, content, strlen(content));
-}
-
-/* id is what the file says, or -1. The reference numbers tokens by its own rule (those the model lacks follow the vocabulary)
-   and only warns when the file says otherwise; such a file is refused here, for one of the two is wrong. */
-static enum status add_token(const struct place *at, struct tokenizer *t, const struct added *like, const char *content,
-                             json_int_t id)
-{
-    if (!*content)
-        return ST_OK; /* ignored by the reference too */
-    int32_t found = token_id(t, content);
-    if (found < 0) {
-        uint32_t next = t->vocab_count;
-        for (size_t i = 0; i < t->added_count; i++)
-            if ((uint32_t)t->added[i].id >= next)
-                next = (uint32_t)t->added[i].id + 1;
-        found = (int32_t)next;
-        if (next < t->model_size)
-            return err_set(at->e, ST_USER, "'%s': the ids of the vocabulary have gaps, so that none is left for the added token '%.100s'",
-                           at->path, content);
-    }
-    if (id >= 0 && id != found)
-        return err_set(at->e, ST_USER, "'%s': the added token '%.100s' has id %lld, but would be numbered %d", at->path, content,
-                       (long long)id, (int)found);
-    if (found > ID_MAX)
-        return err_set(at->e, ST_USER, "'%s': the id of the added token '%.100s' is beyond %d", at->path, content, ID_MAX);
-    void *list = t->added;
-    if (mem_grow(&list, &t->added_cap, t->added_count, sizeof *t->added) < 0)
-        return err_nomem(at->e, "added tokens");
-    t->added = list;
-    struct added *a = &t->added[t->added_count];
-    *a = *like;
-    a->id = found;
-    if (!(a->content = mem_strdup(content)))
-        return err_nomem(at->e, "added tokens");
-    t->added_count++;
-    if ((uint32_t)found >= t->vocab_size)
-        t->vocab_size = (uint32_t)found + 1;
-    return ST_OK;
-}
-
-static enum status load_added(const struct place *at, struct tokenizer *t, const json_t *list)
-{
-    if (!list || json_is_null(list))
-        return ST_OK;
-    if (!json_is_array(list))
-        return err_set(at->e, ST_USER, "'%s': 'added_tokens' is not a list", at->path);
-    if (json_array_size(list) > ADDED_MAX)
-        return err_set(at->e, ST_USER, "'%s': there are more than %d added tokens", at->path, ADDED_MAX);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        const char *content = text_of(v, "content");
-        const json_t *id = json_object_get(v, "id");
-        if (!content || !json_is_integer(id) || json_integer_value(id) < 0)
-            return err_set(at->e, ST_USER, "'%s': added token %zu lacks 'content' or 'id'", at->path, i);
-        struct added a = {0};
-        int single, lstrip, rstrip, normalized, special;
-        TRY(get_bool(at, "an added token", v, "single_word", &single));
-        TRY(get_bool(at, "an added token", v, "lstrip", &lstrip));
-        TRY(get_bool(at, "an added token", v, "rstrip", &rstrip));
-        TRY(get_bool(at, "an added token", v, "normalized", &normalized));
-        TRY(get_bool(at, "an added token", v, "special", &special));
-        a.single_word = (uint8_t)single;
-        a.lstrip = (uint8_t)lstrip;
-        a.rstrip = (uint8_t)rstrip;
-        a.normalized = (uint8_t)normalized;
-        a.special = (uint8_t)special;
-        TRY(add_token(at, t, &a, content, json_integer_value(id)));
-    }
-    return ST_OK;
-}
-
-/* The bytes to look for: a token's content, normalised where it is sought in normalised text. *out is to be freed. */
-static enum status pattern(const struct place *at, const struct tokenizer *t, const struct added *a, char **out, uint32_t *chars,
-                           size_t *len)
-{
-    struct runes r = {0}, tmp = {0};
-    const uint8_t *p = (const uint8_t *)a->content, *end = p + strlen(a->content);
-    enum status rc = err_nomem(at->e, "added tokens");
-    char *bytes = NULL;
-    if (runes_reserve(&r, (size_t)(end - p)) < 0)
-        goto release;
-    while (p < end)
-        r.at[r.len++] = uni_decode(&p, end);
-    if (a->normalized && normalizer_run(&t->norm, &r, &tmp) < 0)
-        goto release;
-    if (!r.len) {
-        rc = err_set(at->e, ST_USER, "'%s': nothing is left of the added token '%.100s' once it is normalised", at->path, a->content);
-        goto release;
-    }
-    if (!(bytes = mem_alloc(4 * r.len)))
-        goto release;
-    size_t n = 0;
-    for (size_t i = 0; i < r.len; i++)
-        n += uni_encode(r.at[i], (uint8_t *)bytes + n);
-    *out = bytes;
-    *len = n;
-    *chars = (uint32_t)r.len;
-    rc = ST_OK;
-release:
-    runes_release(&r);
-    runes_release(&tmp);
-    return rc;
-}
-
-/* Of tokens that look the same once normalised the first counts, special ones before others; trie_build takes the last. */
-static enum status build_set(const struct place *at, const struct tokenizer *t, struct added_set *set, int normalized)
-{
-    struct trie_key *keys = mem_array(t->added_count + 1, sizeof *keys);
-    if (!keys)
-        return err_nomem(at->e, "added tokens");
-    enum status rc = ST_OK;
-    size_t n = 0;
-    set->only = -1;
-    for (int special = 0; special <= 1; special++)
-        for (size_t i = t->added_count; i-- && rc == ST_OK;) {
-            const struct added *a = &t->added[i];
-            if (a->normalized != normalized || a->special != special)
-                continue;
-            char *bytes = NULL;
-            uint32_t chars = 0;
-            size_t len = 0;
-            rc = pattern(at, t, a, &bytes, &chars, &len);
-            if (rc != ST_OK)
-                break;
-            keys[n++] = (struct trie_key){.bytes = bytes, .len = (uint32_t)len, .value = (int32_t)i};
-            uint8_t first = (uint8_t)bytes[0];
-            set->only = n == 1 || set->only == first ? first : -1;
-            set->first[first] = 1;
-            if (chars > set->longest)
-                set->longest = chars;
-        }
-    set->count = n;
-    if (rc == ST_OK && n && trie_build(&set->trie, keys, n) < 0)
-        rc = err_nomem(at->e, "added tokens");
-    for (size_t i = 0; i < n; i++)
-        mem_free((char *)(uintptr_t)keys[i].bytes);
-    mem_free(keys);
-    return rc;
 }
 
 /* Post-processor -------------------------------------------------------------------------------------------------------------- */
@@ -428,8 +271,8 @@ static enum status load_template(const struct place *at, struct tokenizer *t, co
     int seen = 0;
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *piece = json_array_get(single, i);
-        const char *sequence = text_of(json_object_get(piece, "Sequence"), "id");
-        const char *special = text_of(json_object_get(piece, "SpecialToken"), "id");
+        const char *sequence = tok_text(json_object_get(piece, "Sequence"), "id");
+        const char *special = tok_text(json_object_get(piece, "SpecialToken"), "id");
         if (sequence && !strcmp(sequence, "A") && !seen) {
             seen = 1;
         } else if (special) {
@@ -451,7 +294,7 @@ static enum status load_post(const struct place *at, struct tokenizer *t, const 
 {
     if (!v || json_is_null(v))
         return ST_OK;
-    const char *type = text_of(v, "type");
+    const char *type = tok_text(v, "type");
     if (type && !strcmp(type, "TemplateProcessing"))
         return load_template(at, t, v);
     if (type && !strcmp(type, "BertProcessing")) {
@@ -472,7 +315,7 @@ static enum status load_tokenizer_json(const struct place *at, struct tokenizer 
     TRY(load_model(at, t, json_object_get(root, "model")));
     TRY(load_normalizer(at, &t->norm, json_object_get(root, "normalizer"), 0));
     TRY(load_split(at, t, json_object_get(root, "pre_tokenizer")));
-    TRY(load_added(at, t, json_object_get(root, "added_tokens")));
+    TRY(tok_load_added(at, t, json_object_get(root, "added_tokens")));
     return load_post(at, t, json_object_get(root, "post_processor"));
 }
 
@@ -480,14 +323,14 @@ static enum status load_tokenizer_json(const struct place *at, struct tokenizer 
 static const char *token_of(const json_t *config, const char *key, const char *def)
 {
     const json_t *v = json_object_get(config, key);
-    const char *s = json_is_object(v) ? text_of(v, "content") : json_string_value(v);
+    const char *s = json_is_object(v) ? tok_text(v, "content") : json_string_value(v);
     return s ? s : def;
 }
 
-static enum status flag_of(const struct place *at, const json_t *config, const char *key, int *value)
+enum status tok_flag_if(const struct place *at, const json_t *config, const char *key, int *value)
 {
     const json_t *v = json_object_get(config, key);
-    return v && !json_is_null(v) ? get_bool(at, "the configuration", config, key, value) : ST_OK;
+    return v && !json_is_null(v) ? tok_flag(at, "the configuration", config, key, value) : ST_OK;
 }
 
 /* One token a line, its id the line's number; of a repeated token the last line counts, as in the reference. */
@@ -519,59 +362,23 @@ static enum status read_vocab_txt(const struct place *at, struct tokenizer *t, c
     return rc;
 }
 
-static int is_added(const struct tokenizer *t, const char *content)
-{
-    for (size_t i = 0; i < t->added_count; i++)
-        if (!strcmp(t->added[i].content, content))
-            return 1;
-    return 0;
-}
-
-/* {"0": {"content": "[PAD]", "special": true, ...}, ...} */
-static enum status load_decoder(const struct place *at, struct tokenizer *t, const json_t *v)
-{
-    const char *id;
-    json_t *token;
-    json_object_foreach ((json_t *)(uintptr_t)v, id, token) {
-        const char *content = text_of(token, "content");
-        int special = 0, normalized, single = 0, lstrip = 0, rstrip = 0;
-        TRY(flag_of(at, token, "special", &special));
-        normalized = !special;
-        TRY(flag_of(at, token, "normalized", &normalized));
-        TRY(flag_of(at, token, "single_word", &single));
-        TRY(flag_of(at, token, "lstrip", &lstrip));
-        TRY(flag_of(at, token, "rstrip", &rstrip));
-        char *end;
-        long number = strtol(id, &end, 10);
-        if (!content || *end || end == id || number < 0 || t->added_count >= ADDED_MAX)
-            return err_set(at->e, ST_USER, "'%s': entry '%.20s' of added_tokens_decoder is not a token with a number", at->path, id);
-        struct added a = {.single_word = (uint8_t)single,
-                          .lstrip = (uint8_t)lstrip,
-                          .rstrip = (uint8_t)rstrip,
-                          .normalized = (uint8_t)normalized,
-                          .special = (uint8_t)special};
-        TRY(add_token(at, t, &a, content, number));
-    }
-    return ST_OK;
-}
-
 static enum status load_vocab_txt(const struct place *at, const struct place *config_at, struct tokenizer *t, char *data, size_t len,
                                   const json_t *config)
 {
     static const char *const classes[] = {"BertTokenizer",       "BertTokenizerFast",       "DistilBertTokenizer",
                                           "DistilBertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast",
                                           "MobileBertTokenizer", "MobileBertTokenizerFast"};
-    const char *class = text_of(config, "tokenizer_class");
+    const char *class = tok_text(config, "tokenizer_class");
     size_t i = 0;
     while (class && i < sizeof classes / sizeof classes[0] && strcmp(class, classes[i]) != 0)
         i++;
     if (class && i == sizeof classes / sizeof classes[0])
         return unsupported(config_at, "tokenizer_class", class);
     int lower = 1, han = 1, strip = -1, basic = 1;
-    TRY(flag_of(config_at, config, "do_lower_case", &lower));
-    TRY(flag_of(config_at, config, "tokenize_chinese_chars", &han));
-    TRY(flag_of(config_at, config, "strip_accents", &strip));
-    TRY(flag_of(config_at, config, "do_basic_tokenize", &basic));
+    TRY(tok_flag_if(config_at, config, "do_lower_case", &lower));
+    TRY(tok_flag_if(config_at, config, "tokenize_chinese_chars", &han));
+    TRY(tok_flag_if(config_at, config, "strip_accents", &strip));
+    TRY(tok_flag_if(config_at, config, "do_basic_tokenize", &basic));
     if (!basic)
         return err_set(config_at->e, ST_USER, "'%s': do_basic_tokenize false is not supported by this version", config_at->path);
     TRY(add_bert(config_at, &t->norm, 1, han, strip < 0 ? lower : strip, lower));
@@ -583,17 +390,17 @@ static enum status load_vocab_txt(const struct place *at, const struct place *co
         {"unk_token", "[UNK]"}, {"sep_token", "[SEP]"}, {"pad_token", "[PAD]"}, {"cls_token", "[CLS]"}, {"mask_token", "[MASK]"},
     };
     TRY(read_vocab_txt(at, t, data, len, token_of(config, special[0].key, special[0].def)));
-    TRY(load_decoder(config_at, t, json_object_get(config, "added_tokens_decoder")));
+    TRY(tok_load_added_decoder(config_at, t, json_object_get(config, "added_tokens_decoder")));
     for (i = 0; i < sizeof special / sizeof special[0]; i++) {
         const char *token = token_of(config, special[i].key, special[i].def);
         int must = i == 1 || i == 3;
-        if (token_id(t, token) < 0 && must)
+        if (tok_find_id(t, token) < 0 && must)
             return err_set(at->e, ST_USER, "'%s': the %s '%.100s' is not in the vocabulary", at->path, special[i].key, token);
-        if (token_id(t, token) >= 0 && !is_added(t, token))
-            TRY(add_token(at, t, &(struct added){.special = 1}, token, -1));
+        if (tok_find_id(t, token) >= 0 && !tok_is_added(t, token))
+            TRY(tok_add(at, t, &(struct added){.special = 1}, token, -1));
     }
-    TRY(put_around(at, t, token_id(t, token_of(config, "cls_token", "[CLS]")), 0));
-    return put_around(at, t, token_id(t, token_of(config, "sep_token", "[SEP]")), 1);
+    TRY(put_around(at, t, tok_find_id(t, token_of(config, "cls_token", "[CLS]")), 0));
+    return put_around(at, t, tok_find_id(t, token_of(config, "sep_token", "[SEP]")), 1);
 }
 
 int tok_kind(enum tok_split split, uint32_t c)
@@ -652,9 +459,9 @@ static enum status load_files(const char *json_path, const char *vocab_path, con
         return err_set(e, ST_NOT_FOUND, "'%s' has no tokenizer: neither tokenizer.json nor vocab.txt is there", dir);
     }
     if (rc == ST_OK)
-        rc = build_set(&at, t, &t->raw, 0);
+        rc = tok_build_set(&at, t, &t->raw, 0);
     if (rc == ST_OK)
-        rc = build_set(&at, t, &t->normal, 1);
+        rc = tok_build_set(&at, t, &t->normal, 1);
     json_decref(root);
     return rc;
 }

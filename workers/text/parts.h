@@ -2,10 +2,14 @@
 #ifndef EBB_TEXT_PARTS_H
 #define EBB_TEXT_PARTS_H
 
+#include <jansson.h>
+
 #include "workers/text/normalize.h"
 #include "workers/text/tokenizer.h"
 #include "workers/text/trie.h"
 #include "workers/text/wordpiece.h"
+
+#define ID_MAX (1 << 24)
 
 enum tok_split {
     SPLIT_BERT,  /* at white space, and around every punctuation character */
@@ -47,8 +51,28 @@ struct tokenizer {
     int32_t ascii_id[128]; /* of the one-character word */
 };
 
+/* The file at hand; every message begins with it. */
+struct place {
+    const char *path;
+    struct err *e;
+};
+
+/* load.c: tok_flag wants the key, tok_flag_if leaves *value alone without it. */
+const char *tok_text(const json_t *v, const char *key);
+MUST_USE enum status tok_flag(const struct place *at, const char *where, const json_t *v, const char *key, int *value);
+MUST_USE enum status tok_flag_if(const struct place *at, const json_t *config, const char *key, int *value);
 MUST_USE enum status tok_load(const char *dir, struct tokenizer *t, struct err *e);
 /* The kind of a normalised character. */
 int tok_kind(enum tok_split split, uint32_t c);
+
+/* added.c: the id of any token, of the model or added; -1 if there is none. */
+int32_t tok_find_id(const struct tokenizer *t, const char *content);
+int tok_is_added(const struct tokenizer *t, const char *content);
+/* id is what the file says, or -1. */
+MUST_USE enum status tok_add(const struct place *at, struct tokenizer *t, const struct added *like, const char *content,
+                             json_int_t id);
+MUST_USE enum status tok_load_added(const struct place *at, struct tokenizer *t, const json_t *list);
+MUST_USE enum status tok_load_added_decoder(const struct place *at, struct tokenizer *t, const json_t *v);
+MUST_USE enum status tok_build_set(const struct place *at, const struct tokenizer *t, struct added_set *set, int normalized);
 
 #endif
