@@ -18,6 +18,8 @@
 
 struct sched;
 
+#define NUMERICS_ANY UINT32_MAX /* in a submitted job's row: never pinned */
+
 struct sched_config {
     uint32_t beat_ms;            /* workers' heartbeat period; 1,000 */
     uint32_t worker_timeout_ms;  /* no word from a worker for so long: it is lost, its leases go back; 15,000 */
@@ -112,8 +114,9 @@ struct sched_event {
             const char *text;                /* HOLD: why. Else NULL */
             uint64_t max_errors;             /* RESUME: new limits; as they were: UINT64_MAX - 1, UINT32_MAX - 1 */
             uint32_t max_errors_ppm;
-            const struct span *spans;        /* RETRY: the records to run again; quarantined ones come as probes */
+            const struct span *spans;        /* RETRY: the records to run again, one span each */
             size_t span_count;
+            size_t quarantined_count;        /* the first so many of them were quarantined: they come as probes */
             int64_t wall_ms;
         } control;
         struct {
@@ -193,7 +196,8 @@ struct sched_action {
         char text[256];                /* ADD_EVENT, KILL_WORKER */
         struct {
             struct span span;
-            int probe;
+            int probe;                 /* 1: suspects, run the records one at a time and commit each; 2: the last try of a span
+                                          that was given back max_attempts times: whatever fails now becomes an error row */
             uint32_t attempt;          /* of the job, for the extents */
         } lease;
         uint64_t cut_at;               /* SEND_CUT: give up from here on, or from the first point behind it that you can */

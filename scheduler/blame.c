@@ -1,0 +1,237 @@
+#include "scheduler/blame.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "scheduler/lease.h"
+#include "scheduler/share.h"
+
+#define LOSS_BYTES (64u << 10) /* nobody named a record, but workers go lost at this place again and again: so much is suspect */
+#define WRONG_LIMIT 3          /* a host on which so many records crashed that pass elsewhere gets no more work */
+#define QUARANTINES_BEFORE_HOLD 10
+
+static const char *const end_word[] = {
+#define X(name, word, guilt) [WORKER_##name] = word,
+    WORKER_END_MAP(X)
+#undef X
+};
+static const int end_guilt[] = {
+#define X(name, word, guilt) [WORKER_##name] = guilt,
+    WORKER_END_MAP(X)
+#undef X
+};
+
+int blame_benched(const struct sched *s, const struct host *h)
+{
+    return h && h->wrong >= WRONG_LIMIT && s->live_hosts > 1;
+}
+
+/* Whether some worker of another host could run j. Linear in the workers, but asked only when a record crashed alone before. */
+static int other_host(const struct sched *s, const struct job *j, uint64_t host)
+{
+    if (s->live_hosts < 2)
+        return 0;
+    for (size_t i = 0; i < s->joined_count; i++) {
+        const struct worker *w = s->joined[i];
+        if (worker_usable(w) && w->host->id != host && share_fits(s, w, j))
+            return 1;
+    }
+    return 0;
+}
+
+struct node *blame_probe_for(const struct sched *s, const struct job *j, const struct worker *w)
+{
+    struct node *n = ledger_avail(&j->ledger, AVAIL_PROBE, NULL);
+    if (n || !j->avail[2])
+        return n;
+    for (n = ledger_avail(&j->ledger, AVAIL_CRASHER, NULL); n; n = ledger_avail(&j->ledger, AVAIL_CRASHER, n))
+        if (n->crashes + 1u < s->config.lone_crashes || n->crash_host != w->host->id || !other_host(s, j, n->crash_host))
+            return n; /* the last crash must be another host's */
+    return NULL;
+}
+
+void blame_passed(struct sched *s, const struct lease *l, const struct span *done)
+{
+    const struct node *n = ledger_find(&l->job->ledger, done->begin);
+    if (!n || !n->crashes || !l->worker->host || n->crash_host == l->worker->host->id)
+        return;
+    struct host *h = map_get(&s->hosts, n->crash_host);
+    if (h)
+        h->wrong++;
+}
+
+static void quarantine(struct sched *s, struct job *j, struct node *n, enum worker_end how)
+{
+    struct sched_action *a = core_row(s, SCHED_DO_PUT_EXTENT, j->row.id);
+    a->u.extent = (struct extent){.span = n->span, .attempt = j->row.attempt, .records = 1, .errors = 1, .lines = 1};
+    a->u.extent.bytes = job_weight(j, &n->span);
+    snprintf(a->u.extent.reason, sizeof a->u.extent.reason, "ended %u workers that ran it alone (the last: %s)", n->crashes,
+             end_word[how]);
+    j->row.counts.records++;
+    j->row.counts.errors++;
+    j->row.counts.quarantined++;
+    j->row.counts.extents++;
+    j->row.counts.bytes += a->u.extent.bytes;
+    if (MUTANT(16))
+        j->row.counts.records--;
+    core_history(s, j, "record at %" PRIu64 " is quarantined: %s", n->span.begin, a->u.extent.reason);
+    span_drop(s, j, n);
+    j->crash_run = 0; /* they are explained */
+    core_touch_job(s, j);
+}
+
+static void lone_crash(struct sched *s, struct job *j, struct node *n, const struct worker *w, enum worker_end how)
+{
+    uint64_t host = w->host ? w->host->id : 0;
+    if (!n->crashes)
+        n->crash_host = host;
+    if (n->crashes < UINT8_MAX && !MUTANT(12))
+        n->crashes++;
+    n->probe = 1;
+    n->losses = 0;
+    if (n->crashes >= s->config.lone_crashes && (n->crash_host != host || !other_host(s, j, n->crash_host)))
+        quarantine(s, j, n, how);
+}
+
+/* Of a piece that is still leased: it is indexed, and its row written, when it is given back. */
+static void suspect(struct node *n)
+{
+    n->probe = 1;
+    n->losses = 0;
+}
+
+/* The worker went and nobody can say which record was under way: the next one in line gets a mark. Returns whether these have
+   become so many that the job must stop. */
+static int mark_loss(struct sched *s, struct lease *l)
+{
+    struct job *j = l->job;
+    struct node *n = l->first;
+    if (n->losses < UINT16_MAX)
+        n->losses++;
+    if (n->probe)
+        return n->losses >= s->config.max_loss_before_suspect * s->config.lone_crashes;
+    if (n->losses < s->config.max_loss_before_suspect)
+        return 0;
+    uint64_t end = layout_advance(&j->layout, n->span.begin, LOSS_BYTES, n->span.end);
+    if (end < n->span.end)
+        span_split(s, j, n, end);
+    suspect(n);
+    core_history(s, j, "%u workers were lost at %" PRIu64 ": what is there runs alone now", s->config.max_loss_before_suspect,
+                 n->span.begin);
+    return 0;
+}
+
+int blame_room(struct sched *s, const struct worker *w, size_t suspects)
+{
+    size_t pieces = 0;
+    for (const struct lease *l = w->leases; l; l = l->worker_next)
+        pieces += l->pieces;
+    return core_room(s, 8 * w->lease_count + 2 * suspects + 4, 2 * w->lease_count + 2, pieces * 3 + suspects * 6 + 4, 0);
+}
+
+/* The suspects of one lease. Returns how many records were named. */
+static size_t named(const struct lease *l, const struct sched_suspect *suspects, size_t count, const struct sched_suspect **only)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct node *n;
+        if (suspects[i].epoch != l->epoch || suspects[i].record.begin >= suspects[i].record.end ||
+            !(n = ledger_find(&l->job->ledger, suspects[i].record.begin)) || n->lease != l)
+            continue;
+        *only = &suspects[i];
+        found++;
+    }
+    return found;
+}
+
+static void judge(struct sched *s, struct worker *w, struct lease *l, enum worker_end how, const struct sched_suspect *suspects,
+                  size_t count, int first)
+{
+    struct job *j = l->job;
+    const struct sched_suspect *only = NULL;
+    size_t found = named(l, suspects, count, &only);
+    int guilty = end_guilt[how] || (MUTANT(10) && how == WORKER_LOST);
+    int stop = 0;
+    if (guilty) {
+        if (found == 1 && (l->probe || MUTANT(18))) {
+            lone_crash(s, j, lease_carve(s, l, only->record), w, how);
+        } else {
+            for (size_t i = 0; i < count && found; i++) {
+                struct node *n = suspects[i].epoch == l->epoch ? lease_carve(s, l, suspects[i].record) : NULL;
+                if (!n)
+                    continue;
+                if (MUTANT(11)) {
+                    n->crashes = 1;
+                    quarantine(s, j, n, how);
+                } else {
+                    suspect(n);
+                }
+            }
+            if (!found && first)
+                stop = mark_loss(s, l);
+            else if (l->probe && l->first && l->first->losses++ >= s->config.max_loss_before_suspect * s->config.lone_crashes)
+                stop = 1; /* it names several although they ran alone */
+        }
+        if (first) {
+            j->crash_run++;
+            core_history(s, j, "worker %" PRIx64 " ended (%s), %zu records were under way", w->id, end_word[how], found);
+        }
+    } else if (how == WORKER_LOST && first) {
+        if (found == 1 && l->probe) {
+            struct node *n = lease_carve(s, l, only->record);
+            if (++n->losses >= s->config.max_loss_before_suspect)
+                lone_crash(s, j, n, w, how); /* a record that takes the whole node along leaves no better evidence */
+        } else {
+            struct node *n = l->first;
+            int due = !n->probe && found && n->losses + 1u >= s->config.max_loss_before_suspect;
+            if (due) {
+                for (size_t i = 0; i < count; i++)
+                    if (suspects[i].epoch == l->epoch && (n = lease_carve(s, l, suspects[i].record)))
+                        suspect(n);
+            } else {
+                stop = mark_loss(s, l);
+            }
+        }
+    }
+    uint64_t place = l->first ? l->first->span.begin : l->read_to;
+    lease_release(s, l);
+    const struct job_counts *c = &j->row.counts;
+    char why[200];
+    uint64_t quarantined = c->quarantined - j->quarantine_base;
+    if (j->row.state != JOB_RUNNING && j->row.state != JOB_PAUSED)
+        return;
+    if (guilty && s->config.broken_model_crashes && j->crash_run >= s->config.broken_model_crashes) {
+        snprintf(why, sizeof why, "%u workers ended (the last: %s) without one record done in between, the model seems broken",
+                 j->crash_run, end_word[how]);
+        job_stop(s, j, JOB_HELD, why);
+    } else if (stop) {
+        snprintf(why, sizeof why, "workers end each time at position %" PRIu64 " and nothing says why", place);
+        job_stop(s, j, JOB_HELD, why);
+    } else if (quarantined > QUARANTINES_BEFORE_HOLD &&
+               (double)quarantined * 1e6 > (double)s->config.quarantine_ppm * (double)c->records) {
+        snprintf(why, sizeof why, "%" PRIu64 " records of %" PRIu64 " ended their workers, this is no matter of single records",
+                 c->quarantined, c->records);
+        job_stop(s, j, JOB_HELD, why);
+    } else {
+        job_check_errors(s, j, 0);
+    }
+    job_finish(s, j);
+}
+
+void blame_ended(struct sched *s, struct worker *w, enum worker_end how, const struct sched_suspect *suspects, size_t count)
+{
+    /* the one with suspects comes first: it is the one that was computed; else the oldest */
+    struct lease *front = w->leases;
+    const struct sched_suspect *only;
+    for (struct lease *l = w->leases; l; l = l->worker_next)
+        if (named(l, suspects, count, &only)) {
+            front = l;
+            break;
+        }
+    for (struct lease *l = w->leases, *next; l; l = next) {
+        next = l->worker_next;
+        judge(s, w, l, how, suspects, count, l == front);
+    }
+    if (how == WORKER_LOST || how == WORKER_PREEMPTED)
+        s->scale_dirty = 1;
+}

@@ -1,0 +1,199 @@
+/* What the files of the scheduler share: the state of the core. Nobody outside this folder includes it.
+
+   job --- ledger of nodes (spans that are not DONE), leases
+   lease --- its pieces (nodes of one epoch), its worker
+   worker --- its leases (at most two, oldest first), its host
+
+   Memory is taken from `core_room` before a change begins; the changes themselves cannot fail. */
+#ifndef EBB_SCHEDULER_CORE_H
+#define EBB_SCHEDULER_CORE_H
+
+#include "scheduler/ledger.h"
+#include "scheduler/sched.h"
+
+/* Test builds plant bugs, one at a time, to see that the simulator finds them. */
+#ifdef SCHED_MUTANTS
+extern int sched_mutant;
+#define MUTANT(n) (__builtin_expect(sched_mutant == (n), 0))
+#else
+#define MUTANT(n) 0
+#endif
+
+/* u64 -> pointer, open addressing. Key 0 is not allowed. */
+struct map {
+    struct map_entry {
+        uint64_t key;
+        void *value;
+    } *entries;
+    size_t cap, count; /* cap: a power of two */
+};
+int map_room(struct map *m, size_t more); /* 0 or -1 */
+void *map_get(const struct map *m, uint64_t key);
+void map_put(struct map *m, uint64_t key, void *value);
+void map_del(struct map *m, uint64_t key);
+
+/* Earliest first. Each item keeps its place (1-based; 0: not in) so that it can be moved or taken out. */
+struct heap {
+    struct heap_entry {
+        uint64_t key;
+        void *item;
+        uint32_t *place;
+    } *entries;
+    size_t cap, count;
+};
+int heap_room(struct heap *h, size_t more);
+void heap_set(struct heap *h, uint64_t key, void *item, uint32_t *place); /* puts in, or moves */
+void heap_take(struct heap *h, uint32_t *place);                           /* nothing when it is not in */
+
+struct host {
+    uint64_t id;
+    uint32_t workers;    /* joined, not lost */
+    uint32_t wrong;      /* records that crashed here alone and passed elsewhere */
+};
+
+#define RATE_BUCKETS 32 /* of a second each */
+
+struct job {
+    struct job_row row;
+    struct layout layout;
+    uint64_t bytes_total;
+    int all_streams;
+    struct ledger ledger;
+    uint64_t ready_nodes, leased_nodes, ready_bytes, leased_bytes;
+    uint64_t backing_off;
+    uint64_t avail[3];              /* nodes by kind, see AVAIL_ in ledger.h */
+    struct lease *leases;           /* doubly linked */
+    uint32_t lease_count, workers;
+    uint64_t vtime;                 /* fair share: worker time given, over weight */
+    uint32_t crash_run;             /* crashes since the last commit */
+    uint32_t model_fails;
+    uint64_t quarantine_base;       /* quarantined at the last `resume` */
+    uint64_t no_cut_before_ms;
+    int dirty;                      /* its row is to be written at the end of this step */
+    int sweep;                      /* it stopped: leases are still to be told */
+    struct job *next_dirty, *next_sweep;
+    struct job *prev_running, *next_running;
+    struct {
+        uint64_t second, records, bytes;
+    } rate[RATE_BUCKETS];
+};
+
+struct lease {
+    uint64_t epoch;
+    struct job *job;
+    struct worker *worker;
+    struct node *first, *last;      /* pieces, ascending */
+    uint32_t pieces;
+    uint64_t bytes_left;            /* weight of the pieces */
+    uint64_t next_seq;
+    uint64_t read_to, records_done, bytes_done; /* as beats say */
+    uint64_t records_committed, bytes_committed;
+    uint64_t records_counted, bytes_counted;    /* already part of the worker's rate */
+    uint64_t seen_ms;               /* the worker named it, or it was granted */
+    uint64_t cut_deadline_ms;       /* 0: no cut is outstanding */
+    int probe, claimed, refused_cut, told_to_stop;
+    struct lease *job_prev, *job_next, *worker_next;
+};
+
+struct worker {
+    uint64_t id;
+    struct host *host;              /* NULL until it joined */
+    uint64_t memory_bytes;
+    uint32_t lanes, numerics;
+    uint64_t model_key, model_until_ms, failed_model;
+    int joined, lost, draining, killed, banned;
+    int mute;                       /* it did not answer: nothing for it before its next beat */
+    int reserved;                   /* takes no second lease: a probe waits for it */
+    int loading;
+    struct lease *leases;
+    uint32_t lease_count;
+    uint64_t joined_ms, beat_ms, progress_ms, killed_ms;
+    uint64_t rate_job, rate_ms, last_size;
+    double bytes_per_s, records_per_s;
+    uint64_t acc_bytes, acc_records;
+    size_t index;                   /* in core's array, when joined */
+    uint32_t timer;                 /* place in the heap */
+    int idle;
+    struct worker *prev_idle, *next_idle;
+    struct worker *prev_lost, *next_lost; /* lost ones, or those that never came back since the restart */
+};
+
+#define ENDED_SLOTS 4096
+
+struct sched {
+    struct sched_config config;
+    enum { FRESH, RESTORING, WORKING } phase;
+    uint64_t now_ms;
+    uint32_t generation, counter;
+
+    struct job **jobs;              /* by id */
+    size_t job_count, job_cap;
+    struct job *running, *dirty_jobs, *sweeps;
+    struct map workers, epochs, hosts;
+    struct worker **joined;
+    size_t joined_count, joined_cap;
+    struct worker *idle_first, *idle_last, *lost_first, *lost_last, *ghosts;
+    size_t idle_count, lost_count, alive;
+    uint32_t live_hosts;
+    uint32_t reserved, cuts;        /* workers kept for probes; cuts outstanding */
+    uint64_t probes_waiting;
+    uint64_t vnow;
+    struct {
+        uint64_t epoch, worker, next_seq;
+    } ended[ENDED_SLOTS];           /* lately ended leases: a repeated commit gets the same answer */
+
+    struct heap timers;             /* workers */
+    struct heap backoffs;           /* nodes */
+    uint64_t adopt_until_ms;        /* 0: over */
+    uint64_t no_expiry_before_ms;
+    uint64_t wake_ms;               /* asked for; 0: none */
+    uint64_t retry_ms;              /* memory was out: go on then; 0: nothing waits */
+    uint64_t scale_ms;
+    uint32_t wanted;
+    int wanted_known, scale_dirty;
+    int work_dirty;                 /* work or workers appeared: look at the idle ones */
+
+    struct node *free_nodes;
+    size_t free_node_count;
+    void **slabs;
+    size_t slab_count, slab_cap;
+    struct lease *free_leases;
+    size_t free_lease_count;
+
+    struct sched_update *out;       /* of this step: rows go in here */
+    struct sched_action *messages;
+    size_t message_count, message_cap;
+    struct dirty_node {
+        struct job *job;
+        struct node *node;
+    } *dirty;
+    size_t dirty_count, dirty_cap, dirty_job_count;
+};
+
+/* Room for so many more rows, messages, nodes (new or touched) and leases: 0 or -1, and then nothing has changed. */
+int core_room(struct sched *s, size_t rows, size_t messages, size_t nodes, size_t leases);
+struct sched_action *core_row(struct sched *s, enum sched_action_kind kind, uint64_t job);
+struct sched_action *core_message(struct sched *s, enum sched_action_kind kind, uint64_t job, uint64_t worker, uint64_t epoch);
+void core_history(struct sched *s, struct job *j, const char *fmt, ...) PRINTF(3, 4);
+void core_touch_job(struct sched *s, struct job *j); /* its row is written at the end of the step */
+struct node *core_node(struct sched *s);
+void core_flush(struct sched *s);
+
+struct job *core_job(const struct sched *s, uint64_t id);
+void job_set_state(struct sched *s, struct job *j, enum job_state state);
+/* No more leases; what is read already is still committed. At most: 2 rows. */
+void job_stop(struct sched *s, struct job *j, enum job_state state, const char *reason);
+/* When nothing is left of a running job: publishes it, or holds it for its share of errors. At most: 2 rows, 1 message. */
+void job_finish(struct sched *s, struct job *j);
+/* Holds the job when it has more errors than it may. */
+void job_check_errors(struct sched *s, struct job *j, int at_end);
+int job_too_many_errors(const struct job *j, int at_end, char *why, size_t size);
+uint64_t job_weight(const struct job *j, const struct span *span);
+
+/* In and out of the list of idle workers as its state says. */
+void worker_refresh(struct sched *s, struct worker *w);
+int worker_usable(const struct worker *w);
+void worker_timer(struct sched *s, struct worker *w);
+void worker_heard(struct sched *s, struct worker *w);
+
+#endif
