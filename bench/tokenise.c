@@ -1,4 +1,4 @@
-/* How fast is tokenising, on one core? Usage: tokenise MODEL-FOLDER TEXT-FILE [SECONDS]
+/* How fast is tokenising, on one core? Usage: build/bench/tokenise MODEL-FOLDER TEXT-FILE [SECONDS]
    Every line of the file is one text; WordNet's data.* files are cut to their glosses. The best of several rounds counts. The
    last line of output is JSON. */
 #include <stdio.h>

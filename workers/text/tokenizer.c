@@ -15,7 +15,8 @@
 #include "workers/text/unicode.h"
 
 #define WINDOW 4096
-/* A stretch without a place to cut at, which only a text made for it has, is cut anyway. */
+/* A stretch without a place to cut at (a million marks on one letter) is cut anyway, so that memory stays bounded; only there
+   may ids differ from the reference's. */
 #define STRETCH_MAX (1u << 20)
 #define IDS_KEPT (1u << 20)
 
