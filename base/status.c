@@ -50,8 +50,12 @@ enum status err_prefix(struct err *e, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof e->text)
-        snprintf(e->text + n, sizeof e->text - (size_t)n, ": %.*s", (int)(sizeof old - 1), old);
+    if (n >= 0 && (size_t)n < sizeof e->text - 3) { /* what does not fit is cut */
+        size_t room = sizeof e->text - (size_t)n - 3, len = strnlen(old, room);
+        memcpy(e->text + n, ": ", 2);
+        memcpy(e->text + n + 2, old, len);
+        e->text[(size_t)n + 2 + len] = 0;
+    }
     return e->code;
 }
 

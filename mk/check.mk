@@ -54,6 +54,14 @@ check-all: all demo-data $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS)
 soak: all demo-data $(SIM_TESTS) $(TEST_TOOLS)
 	$(Q)BUILD=$(B) EBB_SOAK=1 tests/run $(SIM_TESTS) $(TESTS_e2e) $(TESTS_crash)
 
+# Benchmarks: each bench/NAME.c is one program; `make bench` runs them all and keeps what they print in build/bench/NAME.json ----------------
+BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
+$(B)/bench/%: $(B)/obj/bench/%.o $(call LIBS_OF,daemon worker scheduler engine text storage wire base)
+	$(call LINK,$^ $(ALL_LIBS))
+.PHONY: bench
+bench: all demo-data $(BENCHES) $(TEST_TOOLS)
+	$(Q)bench/run $(B)
+
 # Installing -----------------------------------------------------------------------------------------------------------------------
 .PHONY: install
 install: all man
@@ -65,3 +73,21 @@ install: all man
 	$(B)/bin/ebb completion zsh >$(DESTDIR)$(prefix)/share/zsh/site-functions/_ebb
 	sed 's|@bindir@|$(prefix)/bin|' deploy/ebbd.service >$(DESTDIR)$(prefix)/lib/systemd/system/ebbd.service
 	install -m 644 README.md deploy/ebbd.yaml $(DESTDIR)$(prefix)/share/doc/ebb
+
+# Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, with the corpus kept in build/fuzz/corpus/NAME ----------
+FUZZ_SECONDS ?= 600
+FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
+SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) wire/jobspec.c wire/wire.c workers/engine/safetensors.c workers/engine/config.c
+OBJ_fuzzed := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_fuzzed))
+build/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
+	@mkdir -p $(@D)
+	$(Q)clang -std=c17 -O1 -g -D_GNU_SOURCE -I. -Ibuild/gen $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+build/fuzz/libfuzzed.a: $(OBJ_fuzzed) $(B)/obj/gen/wire/ebb.pb-c.o
+	$(Q)rm -f $@ && ar rcs $@ $^
+build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libfuzzed.a
+	@echo '  LINK  $@'
+	$(Q)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS) -lm -lpthread
+.PHONY: fuzz
+fuzz: $(FUZZERS)
+	$(Q)set -e; for f in $(FUZZERS); do mkdir -p build/fuzz/corpus/$$(basename $$f); echo "  FUZZ  $$f"; \
+	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 build/fuzz/corpus/$$(basename $$f) 2>&1 | tail -n 12; done
