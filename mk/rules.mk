@@ -95,6 +95,8 @@ $(B)/tests/unit/$(1)/%_test: $(B)/obj/tests/unit/$(1)/%_test.o $(call LIBS_OF,te
 	$$(call LINK,$$^ -lcmocka $(3))
 UNIT_TESTS += $(patsubst %.c,$(B)/%,$(TESTS_$(1)))
 endef
+$(B)/bench/engine: $(B)/obj/bench/engine.o $(call LIBS_OF,engine storage base)
+	$(call LINK,$^ $(LIBS_engine) $(LIBS_storage))
 # a tiny random model for shell tests: build/tests/mkmodel DIR [seed] [hidden] [layers] [vocab]
 $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 	$(call LINK,$^)

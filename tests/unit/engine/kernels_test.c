@@ -15,7 +15,15 @@
 #include "workers/engine/cpuinfo.h"
 #include "workers/engine/ops/linear.h"
 
-static const struct kernels *fast[3];
+/* The tile shapes of AVX-512 on whatever processor this is: kernels_wide */
+#define ISA wide
+#define ISA_LEVEL 3
+#ifndef __AVX512F__
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+#include "workers/engine/cpu/kernels.c"
+
+static const struct kernels *fast[4];
 static int fast_n;
 
 static uint64_t seed = 1;
@@ -84,7 +92,8 @@ static int pick_kernels(void **state)
         else
             print_message("not tested here: %s\n", e.text);
     }
-    return fast_n > 0 ? 0 : -1;
+    fast[fast_n++] = &kernels_wide;
+    return 0;
 }
 
 static void check_linear(uint32_t m, uint32_t n, uint32_t k, enum act act, int with_res)
@@ -284,14 +293,14 @@ static void ends_equal_reference(void **state)
             ids[i] = (int32_t)below(vocab);
         size_t ld = n + below(9);
         enum pooling how = (enum pooling)below(4);
-        float *want = guarded(len, ld), *pooled = guarded(1, n + 1), *unit = guarded(1, n + 1);
+        float *want = guarded(len, ld), *pooled = guarded(1, n + 1), *scaled = guarded(1, n + 1);
         kernels_reference.embed(len, n, ids, word, position, type, want, ld);
         kernels_reference.pool(how, len, n, want, ld, pooled);
-        memcpy(unit, pooled, n * sizeof *unit);
-        kernels_reference.unit(n, unit);
+        memcpy(scaled, pooled, n * sizeof *scaled);
+        kernels_reference.unit(n, scaled);
         double length = 0;
         for (uint32_t j = 0; j < n; j++)
-            length += (double)unit[j] * (double)unit[j];
+            length += (double)scaled[j] * (double)scaled[j];
         assert_true(fabs(length - 1) < 1e-6);
         for (int i = 0; i < fast_n; i++) {
             float *got = guarded(len, ld), *p = guarded(1, n + 1);
@@ -300,7 +309,7 @@ static void ends_equal_reference(void **state)
             fast[i]->pool(how, len, n, got, ld, p);
             same(p, n + 1, pooled, n + 1, 1, n, "pool");
             fast[i]->unit(n, p);
-            same(p, n + 1, unit, n + 1, 1, n, "unit");
+            same(p, n + 1, scaled, n + 1, 1, n, "unit");
             mem_free(got);
             mem_free(p);
         }
@@ -309,7 +318,7 @@ static void ends_equal_reference(void **state)
         mem_free(type);
         mem_free(want);
         mem_free(pooled);
-        mem_free(unit);
+        mem_free(scaled);
     }
     float zero[5] = {0};
     kernels_reference.unit(5, zero);

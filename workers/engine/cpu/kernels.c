@@ -48,7 +48,14 @@ INL vf splat(float x)
 #if ISA_LEVEL == 3
 INL vf mul_add(vf a, vf b, vf c)
 {
+#ifdef __AVX512F__
     return _mm512_fmadd_ps(a, b, c);
+#else /* so that a test can run tiles of this shape on any processor */
+    vf r;
+    for (int i = 0; i < VL; i++)
+        r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return r;
+#endif
 }
 #elif ISA_LEVEL == 2
 INL vf mul_add(vf a, vf b, vf c)
