@@ -12,7 +12,8 @@ struct inflate;
 /* `from` counts bytes at rest and is 0 for compressed sources. `s` stays the caller's and outlives this. */
 MUST_USE enum status inflate_open(const struct source *s, uint64_t from, struct inflate **out, struct err *e);
 void inflate_close(struct inflate *z);
-/* *got is less than `want` only at the end, or before a fault in the stream; everything that could be decompressed before it was given.
+/* *got is less than `want` at the end, before a fault in the stream, and before a failed read, which the next call tells; everything that
+   could be decompressed before comes first.
    After ST_ENV the call can be made again: nothing is lost. After ST_NOMEM only closing helps. */
 MUST_USE enum status inflate_read(struct inflate *z, void *data, size_t want, size_t *got, struct err *e);
 int inflate_ended(const struct inflate *z);

@@ -251,12 +251,13 @@ static enum status row_end(struct reader *r, struct row *row, struct err *e)
         r->bom = r->end - r->begin >= 3 && !memcmp(r->data + r->begin, "\xef\xbb\xbf", 3) ? 3 : 0;
         r->scanned = r->bom;
     }
+    const size_t most = (size_t)r->max + r->bom;
     for (;;) {
         const char *p = r->data + r->begin + r->scanned;
         size_t n = r->end - r->begin - r->scanned, used;
         /* look no further than the longest record: what is too long, and where reading goes on behind it, must not depend on blocks */
-        if (!r->dropping && n > r->max + 1 - r->scanned)
-            n = (size_t)(r->max + 1 - r->scanned);
+        if (!r->dropping && n > most + 1 - r->scanned)
+            n = most + 1 - r->scanned;
         int found = is_csv(r) && !r->dropping ? csv_scan(&r->csv, p, n, &used) : lines_scan(p, n, &used);
         r->scanned += used;
         if (found) {
@@ -264,11 +265,11 @@ static enum status row_end(struct reader *r, struct row *row, struct err *e)
             row->newline = 1;
             return ST_OK;
         }
-        if (!r->dropping && r->scanned > r->max) {
+        if (!r->dropping && r->scanned > most) {
             r->dropping = 1;
             r->dropped_open = is_csv(r) && (r->csv.state == CSV_QUOTED || r->csv.state == CSV_QUOTE);
             r->csv.state = CSV_START;
-            r->scanned = (size_t)r->max;
+            r->scanned = most;
             r->dropped_lines = 0;
             continue;
         }
@@ -366,6 +367,9 @@ enum status reader_next(struct reader *r, uint64_t to, struct raw *out, struct e
         struct row row;
         TRY(row_end(r, &row, e));
         if (row.none && (r->fault_given || inflate_fault(r->in, NULL) == INFLATE_SOUND)) {
+            r->start += row.held; /* a BOM with nothing behind it */
+            drop(r, row.held);
+            r->bom = 0;
             tell(r, r->start, to);
             return ST_END;
         }
