@@ -133,10 +133,12 @@ enum status modeldir_module_path(const char *dir, struct json_t *modules, uint32
     const char *p = json_string_value(json_object_get(json_array_get(modules, index), "path"));
     if (!p)
         return err_set(e, ST_USER, "'%s/modules.json': module %u has no path", dir, index);
+    int leaves = p[0] == '/';
     for (const char *s = p; *s; s += strcspn(s, "/"), s += *s == '/')
-        if (*s == '/' || (strncmp(s, "..", 2) == 0 && (s[2] == 0 || s[2] == '/')))
-            return err_set(e, ST_USER, "'%s/modules.json': module %u has the path '%s', which leads out of the directory", dir,
-                           index, p);
+        leaves |= strncmp(s, "..", 2) == 0 && (s[2] == 0 || s[2] == '/');
+    if (leaves)
+        return err_set(e, ST_USER, "'%s/modules.json': module %u has the path '%s', which leads out of the directory", dir, index,
+                       p);
     *path = p;
     return ST_OK;
 }

@@ -18,9 +18,6 @@
 /* The tile shapes of AVX-512 on whatever processor this is: kernels_wide */
 #define ISA wide
 #define ISA_LEVEL 3
-#ifndef __AVX512F__
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
 #include "workers/engine/cpu/kernels.c"
 
 static const struct kernels *fast[4];

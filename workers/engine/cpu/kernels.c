@@ -11,20 +11,30 @@
 #include "workers/engine/cpu/kernels.h"
 #include "workers/engine/cpu/poly.h"
 
+/* Per table the shape of a tile, and the rows that pass while a panel's block of k (KC) stays in the first-level cache; the
+   width of a vector is what the compiler was told. Apart, so that a test can run the tiles of AVX-512 on any processor. */
 #if ISA_LEVEL == 3
-enum { VL = 16, MR = 14, NR = 32 };
+enum { MR = 14, NR = 32, MC = 112 };
 #elif ISA_LEVEL == 2
-enum { VL = 8, MR = 6, NR = 16 };
+enum { MR = 6, NR = 16, MC = 48 };
 #else
-enum { VL = 4, MR = 2, NR = 16 };
+enum { MR = 2, NR = 16, MC = 48 };
 #endif
-enum { NV = 16 / VL, TV = NR / VL, KC = 384, MC = 96 };
+#if defined(__AVX512F__)
+enum { VL = 16 };
+#elif defined(__FMA__)
+enum { VL = 8 };
+#else
+enum { VL = 4 };
+#endif
+enum { NV = 16 / VL, TV = NR / VL, KC = 384 };
 _Static_assert(NR % 16 == 0, "a panel is made of whole 16-lane blocks");
 
 #define INL static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef float vfu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 struct v16 {
     vf v[NV];
@@ -45,19 +55,12 @@ INL vf splat(float x)
     return x - (vf){0}; /* x - 0 is x, for -0 too */
 }
 
-#if ISA_LEVEL == 3
+#if defined(__AVX512F__)
 INL vf mul_add(vf a, vf b, vf c)
 {
-#ifdef __AVX512F__
     return _mm512_fmadd_ps(a, b, c);
-#else /* so that a test can run tiles of this shape on any processor */
-    vf r;
-    for (int i = 0; i < VL; i++)
-        r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return r;
-#endif
 }
-#elif ISA_LEVEL == 2
+#elif defined(__FMA__)
 INL vf mul_add(vf a, vf b, vf c)
 {
     return _mm256_fmadd_ps(a, b, c);
@@ -71,9 +74,9 @@ typedef int64_t vl __attribute__((vector_size(16)));
 INL vd fma_odd(vd a, vd b, vd c)
 {
     vd p = a * b, s = p + c, t = s - p;
-    vd err = (p - (s - t)) + (c - t);                                  /* exact: s + err = p + c; NaN beside infinities */
+    vd err = (p - (s - t)) + (c - t); /* exact: s + err = p + c; NaN beside infinities */
     vl up = err > (vd){0}, down = err < (vd){0};
-    vl away = (up & (s < (vd){0})) | (down & (s > (vd){0}));           /* -1 where s was rounded away from zero */
+    vl away = (up & (s < (vd){0})) | (down & (s > (vd){0})); /* -1 where s was rounded away from zero */
     return (vd)(((vl)s + away) | ((up | down) & (vl){1, 1}));
 }
 
@@ -115,7 +118,7 @@ INL vf exp_neg(vf x)
     p = mul_add(p, r, splat(EXP_E0));
     p = mul_add(p, r, splat(1));
     p = mul_add(p, r, splat(1));
-    return (vf)((vi)p + (((vi)t - (vi)splat(EXP_ROUND_MAGIC)) << 23));
+    return (vf)((vu)p + (((vu)t - (vu)splat(EXP_ROUND_MAGIC)) << 23));
 }
 
 INL vf copy_sign(vf magnitude, vf sign)
@@ -177,18 +180,18 @@ INL void tile(const int mr, uint32_t kc, const float *a, size_t lda, const float
         row[g] = a + (size_t)(3 * g) * lda;
 #pragma GCC unroll 14
     for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int j = 0; j < TV; j++)
             acc[i][j] = first ? (vf){0} : load(c + (size_t)i * ldc + j * VL);
     for (uint32_t k = 0; k < kc; k++) {
         vf w[TV];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int j = 0; j < TV; j++)
             w[j] = load(b + j * VL);
 #pragma GCC unroll 14
         for (int i = 0; i < mr; i++) {
             vf x = splat(row[i / 3][(size_t)(i % 3) * lda]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int j = 0; j < TV; j++)
                 acc[i][j] = mul_add(x, w[j], acc[i][j]);
         }
@@ -199,7 +202,7 @@ INL void tile(const int mr, uint32_t kc, const float *a, size_t lda, const float
     }
 #pragma GCC unroll 14
     for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int j = 0; j < TV; j++)
             store(c + (size_t)i * ldc + j * VL, acc[i][j]);
 }
