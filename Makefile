@@ -59,8 +59,9 @@ SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/en
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c
 ISAS       := avx512 avx2 generic
-SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/encode.c \
-              workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/pipeline.c workers/main.c
+SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
+              workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
+              workers/pipeline/models.c workers/pipeline/pipeline.c workers/main.c
 SRC_daemon := daemon/config.c daemon/loop.c daemon/apply.c daemon/link.c daemon/api.c daemon/job.c daemon/publish.c daemon/local.c \
               daemon/owner.c daemon/main.c
 SRC_client := client/connect.c client/jobspec.c client/embed.c client/progress.c client/run.c client/submit.c client/jobs.c \

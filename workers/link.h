@@ -1,0 +1,23 @@
+/* The worker's end of the wire: one DEALER, spoken to by one thread. docs/wire.md tells who says what, when. */
+#ifndef EBB_WORKERS_LINK_H
+#define EBB_WORKERS_LINK_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "workers/pipeline/pipeline.h"
+
+struct link_opts {
+    const char *endpoint, *name, *program;
+    uint64_t number;          /* drawn by whoever starts the worker; its identity on the socket */
+    uint32_t lanes;
+    uint64_t memory_bytes;
+    int wake_fd;              /* the pipeline's */
+    int signal_fd;            /* SIGTERM and SIGINT arrive here */
+};
+
+/* Talks to the daemon until there is no more to say. Returns the program's exit code: 0 drained, 1 the daemon is gone or too old, 2 it
+   refuses this worker. */
+int link_run(const struct link_opts *o, struct pipeline *p);
+
+#endif

@@ -1,0 +1,155 @@
+/* ebb-worker: runs records through a model for one ebbd. It may be killed at any time: what it has not committed is done again. */
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/opt.h"
+#include "wire/blackbox.h"
+#include "workers/link.h"
+#include "workers/pipeline/pipeline.h"
+
+#ifndef EBB_VERSION
+#define EBB_VERSION "0.1.0"
+#endif
+#define MOST_LANES 1024
+#define LEAST_MEMORY (64u << 20)
+
+static struct blackbox *box;
+
+/* A crash is noted for whoever reads the box; then it takes its usual course, core and all. */
+static void on_crash(int number)
+{
+    if (box)
+        blackbox_cause(box, BLACKBOX_CRASHED);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void note_crashes(void)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+    struct sigaction action = {.sa_handler = on_crash, .sa_flags = SA_ONSTACK | SA_NODEFER};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaction(numbers[i], &action, NULL);
+}
+
+/* A record that asks for too much gets NULL from malloc, and the worker dies of it alone, with its box, before the machine suffers. */
+static enum status limit_memory(uint64_t bytes, struct err *e)
+{
+    if (!bytes)
+        return ST_OK;
+    if (bytes < LEAST_MEMORY)
+        return err_set(e, ST_USER, "--memory is too small for any model; give at least 64MiB");
+    struct rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
+    if (setrlimit(RLIMIT_DATA, &limit))
+        return err_errno(e, ST_ENV, errno, "cannot limit memory");
+    return ST_OK;
+}
+
+/* All threads inherit the mask; the link reads these signals as messages. */
+static int signals_as_file(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int main(int argc, char **argv)
+{
+    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL;
+    uint64_t number = 0, lanes = 1, memory = 0, queue = 0;
+    int verbose = 0, version = 0;
+    const struct opt opts[] = {
+        {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers, e.g. ipc:///run/ebb/workers"},
+        {.name = "name", .type = OPT_TEXT, .value = &name, .arg = "NAME", .help = "what people call this worker (default: its number)"},
+        {.name = "number", .type = OPT_NUMBER, .value = &number, .arg = "N", .help = "what the daemon calls it: drawn at random by whoever starts it"},
+        {.name = "blackbox", .type = OPT_TEXT, .value = &box_path, .arg = "FILE", .help = "where it notes the records that are in its lanes"},
+        {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "micro-batches at once, one core each (default: 1)"},
+        {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "most memory that it may take (default: no limit)"},
+        {.name = "queue", .type = OPT_SIZE, .value = &queue, .arg = "SIZE", .help = "most bytes of records and rows inside it (default: 64MiB)"},
+        {.name = "isa", .type = OPT_TEXT, .value = &isa, .arg = "WORD", .help = "avx512, avx2 or generic; the results are the same (default: the best there is)"},
+        {.name = "verbose", .letter = 'v', .type = OPT_FLAG, .value = &verbose, .help = "say more"},
+        {.name = "version", .type = OPT_FLAG, .value = &version, .help = "print the version and leave"},
+    };
+    const struct opt_command command = {
+        .name = "ebb-worker",
+        .summary = "run records through a model for ebbd",
+        .details = "Started by ebbd, ebb-agent or a batch system. SIGTERM lets it commit what it has and leave; a second one, or any other death, loses "
+                   "at most what was not committed yet, which others do again.\n\n"
+                   "Exit codes: 0 left as told; 1 the daemon is gone, or the environment failed; 2 the command is wrong, or the daemon refused it; "
+                   "77 memory was out.",
+        .opts = opts,
+        .opt_count = sizeof opts / sizeof *opts,
+    };
+    struct err e;
+    int operands;
+    enum status st = opt_parse(&command, argc, argv, &operands, &e);
+    if (st == ST_END)
+        return 0;
+    if (st == ST_OK && version) {
+        puts("ebb-worker " EBB_VERSION);
+        return 0;
+    }
+    if (st == ST_OK && (!endpoint || !number || !box_path))
+        st = err_set(&e, ST_USER, "--%s is missing; see 'ebb-worker --help'", !endpoint ? "connect" : !number ? "number" : "blackbox");
+    if (st == ST_OK && (lanes == 0 || lanes > MOST_LANES))
+        st = err_set(&e, ST_USER, "--lanes must be 1 to %d", MOST_LANES);
+    if (st == ST_OK)
+        st = limit_memory(memory, &e);
+    if (st != ST_OK) {
+        fprintf(stderr, "error: %s\n", e.text);
+        return status_exit_code(st);
+    }
+    char own_name[32];
+    snprintf(own_name, sizeof own_name, "%llx", (unsigned long long)number);
+    log_init("ebb-worker", verbose ? LOG_DEBUG : LOG_INFO);
+
+    int signal_fd = signals_as_file(), wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    struct pipeline *p = NULL;
+    if (signal_fd < 0 || wake_fd < 0)
+        st = err_errno(&e, ST_ENV, errno, "cannot set up signals");
+    if (st == ST_OK)
+        st = blackbox_create(box_path, pipeline_slots((uint32_t)lanes), &box, &e);
+    if (st == ST_OK) {
+        note_crashes();
+        struct pipeline_opts o = {.lanes = (uint32_t)lanes, .isa = isa, .budget_bytes = queue, .box = box, .wake_fd = wake_fd};
+        st = pipeline_new(&o, &p, &e);
+    }
+    if (st != ST_OK) {
+        log_error("%s", e.text);
+        return status_exit_code(st);
+    }
+    struct link_opts o = {
+        .endpoint = endpoint,
+        .name = name ? name : own_name,
+        .program = "ebb-worker " EBB_VERSION,
+        .number = number,
+        .lanes = (uint32_t)lanes,
+        .memory_bytes = memory,
+        .wake_fd = wake_fd,
+        .signal_fd = signal_fd,
+    };
+    int exit_code = link_run(&o, p);
+    if (!pipeline_idle(p)) {
+        fflush(NULL);
+        _exit(exit_code); /* a lane may be busy for long: nobody waits for what nobody wants */
+    }
+    pipeline_free(p);
+    blackbox_close(box, exit_code == 0 ? box_path : NULL);
+    close(signal_fd);
+    close(wake_fd);
+    return exit_code;
+}

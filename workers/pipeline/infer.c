@@ -1,0 +1,184 @@
+/* The lanes: each thread takes the next micro-batch, runs it through the model with a context of its own, and encodes the rows.
+
+   A micro-batch is what lies at the front of the queue, of one job, up to the job's budget of records and tokens; when less is there, less goes.
+   What shares a micro-batch cannot show in a result (DESIGN, "same bytes"). The lane's slot of the black box names the records from before the
+   model sees them until after. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "workers/engine/cpuinfo.h"
+#include "workers/pipeline/encode.h"
+#include "workers/pipeline/stages.h"
+#include "workers/pipeline/testhook.h"
+
+struct lane {
+    struct pipeline *p;
+    uint32_t slot;
+    struct loaded *loaded;      /* counted */
+    struct model_ctx *ctx;
+    uint32_t most_tokens, most_records;
+    struct item **items;
+    uint32_t *lengths;
+    struct blackbox_record *named;
+    char **hooks;
+    int32_t *ids;
+    float *out;
+    struct buf scratch;
+};
+
+struct fill {                   /* a micro-batch while the queue is asked for it */
+    uint32_t tokens, records;
+};
+
+static int fits(void *arg, const struct node *first_node, const struct node *next_node)
+{
+    struct fill *f = arg;
+    const struct item *first = (const struct item *)first_node, *next = (const struct item *)next_node;
+    const struct job *j = first->held->job;
+    if (!f->records) {
+        f->records = 1;
+        f->tokens = first->tokens;
+    }
+    if (next->held->job != j || next->held->loaded != first->held->loaded || next->held->probe || first->held->probe ||
+        f->records >= j->micro_batch || next->tokens > j->micro_batch_tokens || f->tokens > j->micro_batch_tokens - next->tokens)
+        return 0;
+    f->records++;
+    f->tokens += next->tokens;
+    return 1;
+}
+
+static void empty(struct lane *l)
+{
+    if (l->ctx)
+        model_ctx_free(l->ctx);
+    loaded_unref(l->loaded);
+    mem_free(l->items);
+    mem_free(l->lengths);
+    mem_free(l->named);
+    mem_free(l->hooks);
+    mem_free(l->ids);
+    mem_free(l->out);
+    l->loaded = NULL;
+    l->ctx = NULL;
+    l->items = NULL;
+    l->lengths = NULL;
+    l->named = NULL;
+    l->hooks = NULL;
+    l->ids = NULL;
+    l->out = NULL;
+}
+
+/* Memory for micro-batches of this job: planned once, nothing is allocated for each. */
+static void make_ready(struct lane *l, const struct held *h)
+{
+    const struct job *j = h->job;
+    uint32_t tokens = j->micro_batch_tokens > h->loaded->info->max_tokens ? j->micro_batch_tokens : h->loaded->info->max_tokens;
+    if (l->loaded == h->loaded && l->most_tokens >= tokens && l->most_records >= j->micro_batch)
+        return;
+    empty(l);
+    struct err e;
+    l->loaded = loaded_ref(h->loaded);
+    l->most_tokens = tokens;
+    l->most_records = j->micro_batch;
+    size_t n = j->micro_batch;
+    l->items = mem_array(n, sizeof *l->items);
+    l->lengths = mem_array(n, sizeof *l->lengths);
+    l->named = mem_array(n, sizeof *l->named);
+    l->hooks = mem_array(n, sizeof *l->hooks);
+    l->ids = mem_array(tokens, sizeof *l->ids);
+    l->out = mem_array(n * l->loaded->info->dims, sizeof *l->out);
+    if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->out ||
+        model_ctx_new(l->loaded->model, tokens, j->micro_batch, &l->ctx, &e) != ST_OK)
+        pipeline_out_of_memory(l->p, "a lane");
+}
+
+/* Lays the chain out in the lane's arrays, without those whose lease has been closed meanwhile. Returns how many are left. */
+static uint32_t lay_out(struct lane *l, struct node *chain)
+{
+    struct pipeline *p = l->p;
+    struct item *closed = NULL;
+    uint32_t n = 0, tokens = 0;
+    pthread_mutex_lock(&p->lock);
+    for (struct node *next; chain; chain = next) {
+        next = chain->next;
+        struct item *i = (struct item *)chain;
+        if (i->held->closed) {
+            i->later = closed;
+            closed = i;
+            continue;
+        }
+        l->items[n] = i;
+        l->lengths[n] = i->tokens;
+        l->named[n] = (struct blackbox_record){.job = i->held->job->id, .epoch = i->held->epoch, .record = i->record};
+        l->hooks[n] = i->hook;
+        memcpy(l->ids + tokens, i->ids, i->tokens * sizeof *l->ids);
+        tokens += i->tokens;
+        n++;
+    }
+    pthread_mutex_unlock(&p->lock);
+    for (struct item *later; closed; closed = later) {
+        later = closed->later;
+        pipeline_discard(p, closed);
+    }
+    return n;
+}
+
+static void finish(struct lane *l, uint32_t n)
+{
+    struct item *rows = NULL;
+    struct node **tail = NULL;
+    uint32_t dims = l->loaded->info->dims;
+    for (uint32_t k = 0; k < n; k++) {
+        struct item *i = l->items[k];
+        i->node.next = NULL;
+        mem_free(i->ids);
+        i->ids = NULL;
+        switch (encode_item(i->held->job, i, l->out + (size_t)k * dims, dims, &l->scratch)) {
+        case 1:
+            if (tail)
+                *tail = &i->node;
+            else
+                rows = i;
+            tail = &i->node.next;
+            break;
+        case 0:
+            pipeline_failed(l->p, i, RECORD_FAILED, "the model's result holds a number that is not finite");
+            break;
+        default:
+            pipeline_out_of_memory(l->p, "a row");
+        }
+    }
+    if (rows)
+        pipeline_rows(l->p, rows);
+}
+
+void *infer_run(void *arg)
+{
+    struct stage *stage = arg;
+    struct lane l = {.p = stage->pipeline, .slot = stage->slot};
+    struct pipeline *p = l.p;
+    unsigned fp = fp_enter(); /* the same rounding in every lane, whatever the thread began with */
+    for (;;) {
+        struct fill f = {0};
+        size_t taken;
+        struct node *chain = queue_take(&p->to_infer, SIZE_MAX, fits, &f, &taken);
+        if (!chain)
+            break;
+        make_ready(&l, ((struct item *)chain)->held);
+        uint32_t n = lay_out(&l, chain);
+        if (!n)
+            continue;
+        blackbox_enter(p->o.box, l.slot, l.named, n);
+        if (fault_point("worker.infer") || testhook_run(l.hooks, n))
+            pipeline_out_of_memory(p, "a micro-batch");
+        model_run(l.loaded->model, l.ctx, n, l.lengths, l.ids, l.out);
+        blackbox_leave(p->o.box, l.slot);
+        finish(&l, n);
+    }
+    fp_leave(fp);
+    empty(&l);
+    buf_release(&l.scratch);
+    return NULL;
+}

@@ -1,0 +1,62 @@
+#include "workers/pipeline/models.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+static enum status check(const struct job *j, const struct loaded *l, struct err *e)
+{
+    if (memcmp(l->info->digest.bytes, j->model_digest, sizeof j->model_digest) != 0)
+        return err_set(e, ST_USER, "the model in '%s' is not the one that the job was submitted with; put that one back, or submit again",
+                       j->spec.model);
+    uint32_t ids = tokenizer_vocab_size(l->tokenizer);
+    if (ids > l->info->vocab)
+        return err_set(e, ST_USER, "the tokenizer of '%s' knows %u tokens, its model only %u: they do not belong together", j->spec.model, ids,
+                       l->info->vocab);
+    if (l->info->max_tokens <= tokenizer_special_count(l->tokenizer))
+        return err_set(e, ST_USER, "the model in '%s' takes %u tokens, which leaves none for text", j->spec.model, l->info->max_tokens);
+    return ST_OK;
+}
+
+enum status loaded_open(const struct job *j, const char *isa, struct loaded **out, struct err *e)
+{
+    struct loaded *l = mem_zalloc(sizeof *l);
+    if (!l)
+        return err_nomem(e, "a model");
+    l->refs = 1;
+    l->key = j->model_key;
+    uint64_t begun = clock_ms();
+    struct model_opts o = {.isa = isa, .precision = j->spec.precision};
+    enum status st = tokenizer_open(j->spec.model, &l->tokenizer, e);
+    if (st == ST_OK)
+        st = model_open(j->spec.model, &o, &l->model, e);
+    if (st == ST_OK) {
+        l->info = model_info(l->model);
+        st = check(j, l, e);
+    }
+    if (st != ST_OK) {
+        loaded_unref(l);
+        return st;
+    }
+    l->load_ms = clock_ms() - begun;
+    *out = l;
+    return ST_OK;
+}
+
+struct loaded *loaded_ref(struct loaded *l)
+{
+    atomic_fetch_add(&l->refs, 1);
+    return l;
+}
+
+void loaded_unref(struct loaded *l)
+{
+    if (!l || atomic_fetch_sub(&l->refs, 1) > 1)
+        return;
+    if (l->model)
+        model_free(l->model);
+    if (l->tokenizer)
+        tokenizer_free(l->tokenizer);
+    mem_free(l);
+}

@@ -1,0 +1,28 @@
+/* A loaded model with its tokenizer: read-only, shared by all lanes, counted, so that the next job of the same model finds it warm and
+   another model's memory goes when the last record has left it. */
+#ifndef EBB_WORKERS_MODELS_H
+#define EBB_WORKERS_MODELS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "workers/engine/model.h"
+#include "workers/pipeline/job.h"
+#include "workers/text/tokenizer.h"
+
+struct loaded {
+    atomic_int refs;
+    uint64_t key;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    const struct model_info *info;
+    uint64_t load_ms;
+};
+
+/* Loads the job's model and proves that it is the one the job was submitted with. ST_USER: it is not, or the tokenizer does not go with it. */
+MUST_USE enum status loaded_open(const struct job *j, const char *isa, struct loaded **out, struct err *e);
+struct loaded *loaded_ref(struct loaded *l);
+void loaded_unref(struct loaded *l);
+
+#endif

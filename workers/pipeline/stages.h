@@ -1,0 +1,78 @@
+/* What the stages of one pipeline share. Only the stages include this.
+
+   Locks: `lock` guards the leases, the jobs, what is loaded and the reports; queues and the budget have their own, taken inside it or alone. */
+#ifndef EBB_WORKERS_STAGES_H
+#define EBB_WORKERS_STAGES_H
+
+#include <pthread.h>
+
+#include "base/buf.h"
+#include "workers/pipeline/held.h"
+#include "workers/pipeline/job.h"
+#include "workers/pipeline/models.h"
+#include "workers/pipeline/pipeline.h"
+#include "workers/pipeline/queue.h"
+
+struct stage {               /* one thread */
+    struct pipeline *pipeline;
+    pthread_t thread;
+    uint32_t slot;           /* in the black box */
+    int started;
+    void *stack;             /* for its signal handler */
+};
+
+struct pipeline {
+    struct pipeline_opts o;
+    uint32_t preparers;
+    struct stage reader, writer, *prepare, *lane;
+
+    struct budget budget;
+    struct queue to_prepare, to_infer;
+
+    pthread_mutex_t lock;
+    pthread_cond_t to_read;  /* a lease came, a probe's record is through, all is to end */
+    pthread_cond_t to_write; /* something may be due */
+    struct held *helds;
+    struct job *jobs;
+    struct loaded *loaded;
+    struct report *reports, **last_report;
+    int stopping, draining, reading;
+    uint64_t drain_until_ms;
+    uint64_t done_bytes;     /* results that wait for their commit */
+    uint64_t records_done;
+    uint32_t part_failures;  /* in a row */
+    uint32_t scans;          /* threads that look for a cut */
+};
+
+void *read_run(void *stage);
+void *prepare_run(void *stage);
+void *infer_run(void *stage);
+void *write_run(void *stage);
+
+/* Memory is out: noted in the black box, said, and the process ends with exit code 77. The records in the lanes are suspects then; nothing
+   that was committed is lost. */
+_Noreturn void pipeline_out_of_memory(struct pipeline *p, const char *what);
+
+/* The rest with the lock held. */
+struct held *pipeline_find(struct pipeline *p, uint64_t epoch);
+void pipeline_add_report(struct pipeline *p, const struct report *r); /* copies it */
+void pipeline_add_commit(struct pipeline *p, struct commit *c);
+void pipeline_cut_answer(struct pipeline *p, uint64_t epoch, uint64_t at);
+/* The writer, which alone makes commits, so that they leave in the order of their numbers: gives back all that is not committed, in commit
+   `seq`. The daemon's acknowledgement ends the lease. */
+void pipeline_give_back(struct pipeline *p, struct held *h, uint64_t seq, const char *why);
+/* Takes it off the list; results are thrown away. */
+void pipeline_drop(struct pipeline *p, struct held *h);
+/* Takes it off when all is read, committed and acknowledged: 1 when it was. */
+int pipeline_over(struct pipeline *p, struct held *h);
+
+/* A chain of items by `later` that come to nothing. Takes the budget's lock. */
+void pipeline_throw_away(struct pipeline *p, struct item *chain);
+/* A stage has an item that is not to go on: its record leaves the budget, it is freed. Without the lock. */
+void pipeline_discard(struct pipeline *p, struct item *i);
+/* An item got its error: without the lock. code and message as they stand in errors.jsonl; message is copied. */
+void pipeline_failed(struct pipeline *p, struct item *i, enum record_error error, const char *message);
+/* Items have their rows (a chain by node.next): without the lock. */
+void pipeline_rows(struct pipeline *p, struct item *chain);
+
+#endif

@@ -1,0 +1,81 @@
+#include "workers/pipeline/testhook.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#define PREFIX "EBB_TEST_"
+
+static int is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && strcmp(value, "1") == 0;
+}
+
+int testhook_on(void)
+{
+    static atomic_int on = -1;
+    int known = on;
+    if (known < 0)
+        on = known = is_set("EBB_TEST_HOOK");
+    return known;
+}
+
+static void crash(void)
+{
+    volatile int *nowhere = NULL;
+    *nowhere = 1;
+}
+
+static const char *after(const char *text, const char *word)
+{
+    const char *at = strstr(text, word);
+    return at ? at + strlen(word) : NULL;
+}
+
+/* Whether a record beside number `self` contains the word that stands at `word`. */
+static int has_neighbour(char *const *texts, size_t n, size_t self, const char *word)
+{
+    size_t len = strcspn(word, " \t\r\n\"");
+    char *copy = mem_strndup(word, len);
+    int found = 0;
+    for (size_t i = 0; copy && i < n && !found; i++)
+        found = i != self && texts[i] && strstr(texts[i], copy) != NULL;
+    mem_free(copy);
+    return found;
+}
+
+static int one(char *const *texts, size_t n, size_t i)
+{
+    const char *text = texts[i], *at;
+    if ((at = after(text, PREFIX "CRASH_WITH:"))) {
+        if (has_neighbour(texts, n, i, at))
+            crash();
+    } else if (after(text, PREFIX "CRASH")) {
+        crash();
+    }
+    while (after(text, PREFIX "HANG"))
+        clock_sleep_ms(1000);
+    if (after(text, PREFIX "EAT"))
+        for (int k = 0; k < 1 << 16 && mem_alloc(16u << 20); k++) /* untouched: the limit counts what is asked for; 1 TiB where there is none */
+            ;
+    if ((at = after(text, PREFIX "SLOW:")))
+        clock_sleep_ms(strtoul(at, NULL, 10));
+    return strstr(text, PREFIX "EAT") != NULL;
+}
+
+int testhook_run(char *const *texts, size_t n)
+{
+    if (!testhook_on())
+        return 0;
+    if (is_set("EBB_TEST_BROKEN_MODEL"))
+        crash();
+    int out_of_memory = 0;
+    for (size_t i = 0; i < n; i++)
+        if (texts[i])
+            out_of_memory |= one(texts, n, i);
+    return out_of_memory;
+}
