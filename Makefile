@@ -44,7 +44,7 @@ SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/fto
             base/fault.c base/path.c base/layout.c
 SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c wire/jobspec.c
 PROTO    := wire/ebb.proto
-SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c \
+SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
                  storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/errwalk.c storage/asmstate.c \

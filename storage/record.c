@@ -1,5 +1,5 @@
-/* JSON is checked and its text unescaped by jansson; ids and kept fields are then cut out of the record as they are written, so
-   that 0.10 stays 0.10 and an id of twenty digits keeps them all. */
+/* Ids and kept fields are cut out of a JSON record as they are written, so that 0.10 stays 0.10 and an id of twenty digits keeps them
+   all (storage/json.h). A record that is not JSON is read again by jansson, which says what is wrong and where. */
 #include "storage/record.h"
 
 #include <jansson.h>
@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/suggest.h"
 #include "storage/csv.h"
+#include "storage/json.h"
 #include "storage/utf8.h"
 
 #define NO_COLUMN SIZE_MAX
@@ -27,16 +28,11 @@ struct decoder {
     size_t text_at, id_at, *keep_at;
     struct csv_row row;
     /* JSONL */
-    json_t *root;
-    struct slice *found;       /* one a kept field: where its value stands in the record */
-    struct buf patched;
+    struct json_members members;
+    const struct json_member **found; /* one a kept field; NULL: not there */
+    struct buf key, text, patched;
     /* results */
     struct buf id_buf, keep_buf;
-};
-
-struct slice {
-    const char *data;          /* NULL: not there */
-    size_t len;
 };
 
 static void fail(struct record *out, enum record_error error, const char *fmt, ...) PRINTF(3, 4);
@@ -64,35 +60,6 @@ static void list_name(char *list, size_t size, const char *name, size_t *count)
     }
     snprintf(list + len, size - len, "%s%s", between, name);
     ++*count;
-}
-
-/* s as a JSON string, with its quotes. */
-static int add_json_string(struct buf *b, const char *s, size_t len)
-{
-    static const char hex[] = "0123456789abcdef";
-    if (buf_reserve(b, len + 2) || buf_char(b, '"'))
-        return -1;
-    for (size_t i = 0, from = 0; i <= len; i++) {
-        unsigned char c = i < len ? (unsigned char)s[i] : 0;
-        if (i < len && c >= 0x20 && c != '"' && c != '\\')
-            continue;
-        if (buf_add(b, s + from, i - from))
-            return -1;
-        if (i == len)
-            break;
-        from = i + 1;
-        const char *names = "\"\"\\\\\bb\ff\nn\rr\tt";
-        char escape[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
-        size_t escape_len = 6;
-        for (size_t k = 0; k < 14; k += 2)
-            if ((unsigned char)names[k] == c) {
-                escape[1] = names[k + 1];
-                escape_len = 2;
-            }
-        if (buf_add(b, escape, escape_len))
-            return -1;
-    }
-    return buf_char(b, '"');
 }
 
 /* Column `name` of the header: its place, or ST_USER. */
@@ -170,7 +137,7 @@ static int copy_words(struct decoder *d, const struct decoder_opts *o, const str
         if (!(d->keep[i] = mem_strdup(name)))
             return -1;
         struct buf *b = &d->keep_names[i];
-        if (buf_char(b, ',') || add_json_string(b, name, strlen(name)) || buf_char(b, ':')) {
+        if (buf_char(b, ',') || json_add_string(b, name, strlen(name)) || buf_char(b, ':')) {
             d->keep_count++;
             return -1;
         }
@@ -214,7 +181,6 @@ void decoder_close(struct decoder *d)
 {
     if (!d)
         return;
-    json_decref(d->root);
     for (size_t i = 0; i < d->keep_count; i++) {
         mem_free(d->keep[i]);
         buf_release(&d->keep_names[i]);
@@ -225,6 +191,9 @@ void decoder_close(struct decoder *d)
     mem_free(d->keep_names);
     mem_free(d->keep_at);
     mem_free(d->found);
+    json_members_release(&d->members);
+    buf_release(&d->key);
+    buf_release(&d->text);
     mem_free(d->columns);
     mem_free(d->field);
     mem_free(d->id);
@@ -237,265 +206,196 @@ void decoder_close(struct decoder *d)
 
 /* JSON --------------------------------------------------------------------------------------------------------------------------- */
 
-static const char *type_name(const json_t *value)
+static const char *type_name(char first)
 {
-    switch (json_typeof(value)) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "an array";
-    case JSON_STRING: return "a string";
-    case JSON_INTEGER:
-    case JSON_REAL: return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE: return "a boolean";
-    case JSON_NULL: return "null";
+    switch (first) {
+    case '{': return "an object";
+    case '[': return "an array";
+    case '"': return "a string";
+    case 't':
+    case 'f': return "a boolean";
+    case 'n': return "null";
+    default: return "a number";
     }
-    return "of an unknown type";
-}
-
-static int is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
-/* Length of the number of JSON's grammar at p; 0 when there is none. */
-static size_t number(const char *p, const char *end)
-{
-    const char *s = p;
-    s += s < end && *s == '-';
-    if (s == end || *s < '0' || *s > '9')
-        return 0;
-    if (*s == '0')
-        s++;
-    else
-        while (s < end && *s >= '0' && *s <= '9')
-            s++;
-    if (s + 1 < end && *s == '.' && s[1] >= '0' && s[1] <= '9')
-        for (s++; s < end && *s >= '0' && *s <= '9'; s++)
-            ;
-    if (s < end && (*s == 'e' || *s == 'E')) {
-        const char *x = s + 1;
-        x += x < end && (*x == '+' || *x == '-');
-        if (x < end && *x >= '0' && *x <= '9') {
-            for (s = x; s < end && *s >= '0' && *s <= '9'; s++)
-                ;
-        }
-    }
-    return (size_t)(s - p);
-}
-
-/* Behind the string that opens at p; `end` when it does not close. */
-static const char *skip_string(const char *p, const char *end)
-{
-    for (p++; p < end; p++) {
-        if (*p == '"')
-            return p + 1;
-        if (*p == '\\')
-            p++;
-    }
-    return end;
 }
 
 /* jansson refuses numbers that no int64 or double holds, though they are JSON. A copy of the record with a 0 in the place of each long one
-   has the same shape and the same texts. -1: memory is out. */
+   has its faults at the same places. -1: memory is out. */
 static int without_long_numbers(struct buf *to, const char *data, size_t len)
 {
     to->len = 0;
     if (buf_add(to, data, len))
         return -1;
+    int quoted = 0;
     for (char *p = to->data, *end = p + len; p < end;) {
-        if (*p == '"') {
-            p = to->data + (skip_string(p, end) - to->data);
-            continue;
-        }
-        size_t n = number(p, end);
+        size_t n = quoted ? 0 : json_number(p, end);
         if (n >= 19 || (n && (memchr(p, 'e', n) || memchr(p, 'E', n)))) {
             memset(p, ' ', n);
             *p = '0';
         }
-        p += n ? n : 1;
+        quoted ^= *p == '"';
+        p += n ? n : *p == '\\' && end - p > 1 ? 2 : 1;
     }
     return 0;
 }
 
-/* Behind the value at p, in a record that is known to be JSON. */
-static const char *skip_value(const char *p, const char *end)
+/* Of a record that is no object: what is it? */
+static enum status no_object(struct decoder *d, const char *data, size_t len, struct record *out, struct err *e)
 {
-    if (*p == '"')
-        return skip_string(p, end);
-    if (*p != '{' && *p != '[') {
-        while (p < end && *p != ',' && *p != '}' && *p != ']' && !is_space(*p))
-            p++;
-        return p;
+    const size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    json_error_t error;
+    json_t *root = json_loadb(data, len, flags, &error);
+    if (!root && json_error_code(&error) == json_error_numeric_overflow) {
+        if (without_long_numbers(&d->patched, data, len))
+            return err_nomem(e, "decoding a record");
+        root = json_loadb(d->patched.data, len, flags, &error);
     }
-    for (size_t depth = 0; p < end;) {
-        if (*p == '"') {
-            p = skip_string(p, end);
-            continue;
-        }
-        depth += *p == '{' || *p == '[';
-        depth -= *p == '}' || *p == ']';
-        p++;
-        if (!depth)
-            break;
+    int object = json_is_object(root), known = root != NULL;
+    json_decref(root);
+    size_t first = 0;
+    while (first < len && strchr(" \t\r\n", data[first] ? data[first] : 'x'))
+        first++;
+    if (known && !object) {
+        fail(out, RECORD_NOT_OBJECT, "%s, where an object like {\"text\": ...} should stand", type_name(data[first]));
+        return ST_OK;
     }
-    return p;
-}
-
-/* Does the key that stands between quotes at [key, key + len) mean `name`? */
-static int is_key(const char *key, size_t len, const char *name)
-{
-    size_t name_len = strlen(name);
-    if (!memchr(key, '\\', len))
-        return len == name_len && !memcmp(key, name, len);
-    json_t *plain = json_loadb(key - 1, len + 2, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    int same = plain && json_string_length(plain) == name_len && !memcmp(json_string_value(plain), name, name_len);
-    json_decref(plain);
-    return same;
-}
-
-/* Where the values of id and kept fields stand in an object that is known to be JSON. Of keys that stand twice the last counts, as for
-   jansson. */
-static void find_values(struct decoder *d, const char *id_name, const char *data, size_t len, struct slice *id)
-{
-    const char *p = data, *end = data + len;
-    while (p < end && *p != '{')
-        p++;
-    p++;
-    while (p < end) {
-        while (p < end && (is_space(*p) || *p == ','))
-            p++;
-        if (p >= end || *p != '"')
-            return;
-        const char *key = p + 1;
-        p = skip_string(p, end);
-        size_t key_len = (size_t)(p - key) - 1;
-        while (p < end && (is_space(*p) || *p == ':'))
-            p++;
-        if (p >= end)
-            return;
-        struct slice value = {.data = p};
-        p = skip_value(p, end);
-        value.len = (size_t)(p - value.data);
-        if (id_name && is_key(key, key_len, id_name))
-            *id = value;
-        for (size_t i = 0; i < d->keep_count; i++)
-            if (is_key(key, key_len, d->keep[i]))
-                d->found[i] = value;
+    const char *nul = known ? memchr(data, 0, len) : NULL;
+    if (nul) { /* jansson may pass over one between two values */
+        fail(out, RECORD_INVALID_JSON, "not valid JSON: a NUL byte, near column %zu", (size_t)(nul - data) + 1);
+        return ST_OK;
     }
-}
-
-static enum status not_json(struct record *out, const char *data, size_t len, const json_error_t *error, struct err *e)
-{
-    switch (json_error_code(error)) {
-    case json_error_out_of_memory:
+    if (known || json_error_code(&error) == json_error_stack_overflow) {
+        fail(out, RECORD_INVALID_JSON, "nested too deep: 2048 objects and arrays within each other are the limit");
+        return ST_OK;
+    }
+    if (json_error_code(&error) == json_error_out_of_memory)
         return err_nomem(e, "decoding a record");
-    case json_error_invalid_utf8:
-        fail(out, RECORD_INVALID_UTF8, "byte %zu of the record is not valid UTF-8", utf8_prefix(data, len) + 1);
-        return ST_OK;
-    case json_error_stack_overflow:
-        fail(out, RECORD_INVALID_JSON, "nested too deep, near column %d", error->column);
-        return ST_OK;
-    case json_error_null_byte_in_key:
-        fail(out, RECORD_INVALID_JSON, "the name of a field holds a NUL, near column %d", error->column);
-        return ST_OK;
-    default:
-        break;
-    }
-    char words[sizeof error->text];
-    snprintf(words, sizeof words, "%s", error->text);
+    char words[sizeof error.text];
+    snprintf(words, sizeof words, "%s", error.text);
     char *near = strstr(words, " near "); /* what stands there is told by the column */
     if (near)
         *near = 0;
-    fail(out, RECORD_INVALID_JSON, "not valid JSON: %s, near column %d", words, error->column);
+    fail(out, RECORD_INVALID_JSON, "not valid JSON: %s, near column %d", words, error.column);
     return ST_OK;
 }
 
-static void missing(struct record *out, const char *name, json_t *object)
+/* A member's name, unescaped, in d->key. */
+static enum status read_key(struct decoder *d, const struct json_member *m, struct err *e)
+{
+    d->key.len = 0;
+    if (json_unescape(&d->key, m->key, m->key_len) || !buf_cstr(&d->key))
+        return err_nomem(e, "decoding a record");
+    return ST_OK;
+}
+
+static int same(const char *s, size_t len, const char *word)
+{
+    return word && !strncmp(s, word, len) && strlen(word) == len && !memchr(s, 0, len);
+}
+
+struct wanted {
+    const struct json_member *field, *text, *content, *id, *default_id, *custom_id;
+};
+
+/* One look at all members. Of names that stand twice the last counts. */
+static enum status find_members(struct decoder *d, struct wanted *w, struct err *e)
+{
+    memset(d->found, 0, d->keep_count * sizeof *d->found);
+    for (size_t i = 0; i < d->members.count; i++) {
+        const struct json_member *m = &d->members.items[i];
+        const char *key = m->key;
+        size_t len = m->key_len;
+        if (memchr(key, '\\', len)) {
+            TRY(read_key(d, m, e));
+            key = d->key.data;
+            len = d->key.len;
+        }
+        if (same(key, len, d->field))
+            w->field = m;
+        if (same(key, len, d->id))
+            w->id = m;
+        if (same(key, len, "text"))
+            w->text = m;
+        if (same(key, len, "content"))
+            w->content = m;
+        if (same(key, len, "id"))
+            w->default_id = m;
+        if (same(key, len, "custom_id"))
+            w->custom_id = m;
+        for (size_t k = 0; k < d->keep_count; k++)
+            if (same(key, len, d->keep[k]))
+                d->found[k] = m;
+    }
+    return ST_OK;
+}
+
+static enum status missing(struct decoder *d, const char *name, struct record *out, struct err *e)
 {
     char list[160] = "";
     size_t listed = 0;
-    const char *key;
-    json_t *value;
-    json_object_foreach(object, key, value)
-        list_name(list, sizeof list, key, &listed);
-    if (!json_object_size(object))
+    for (size_t i = 0; i < d->members.count && listed == i; i++) {
+        TRY(read_key(d, &d->members.items[i], e));
+        list_name(list, sizeof list, d->key.data, &listed);
+    }
+    if (!d->members.count)
         fail(out, RECORD_MISSING_FIELD, "no field '%.60s': the object is empty", name);
     else
         fail(out, RECORD_MISSING_FIELD, "no field '%.60s' (fields: %s)", name, list);
-}
-
-/* The member that holds the text, and its name; NULL: said in `out`. */
-static json_t *text_member(const struct decoder *d, const char *id_name, struct record *out)
-{
-    const char *name = d->field;
-    json_t *value = NULL;
-    if (!name) {
-        name = "text";
-        if (!(value = json_object_get(d->root, name)) && (value = json_object_get(d->root, "content")))
-            name = "content";
-        if (!value) { /* the only one that is text */
-            const char *key;
-            json_t *member;
-            size_t texts = 0;
-            json_object_foreach(d->root, key, member) {
-                if (!json_is_string(member) || (id_name && !strcmp(key, id_name)))
-                    continue;
-                texts++;
-                value = member;
-            }
-            if (texts != 1) {
-                missing(out, "text", d->root);
-                return NULL;
-            }
-        }
-    } else if (!(value = json_object_get(d->root, name))) {
-        missing(out, name, d->root);
-        return NULL;
-    }
-    if (!json_is_string(value)) {
-        fail(out, RECORD_WRONG_TYPE, "field '%.100s' is %s, not a string", name, type_name(value));
-        return NULL;
-    }
-    return value;
+    return ST_OK;
 }
 
 static enum status run_json(struct decoder *d, const struct raw *raw, struct record *out, struct err *e)
 {
-    json_error_t error;
-    const size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    json_decref(d->root);
-    d->root = json_loadb(raw->data, raw->len, flags, &error);
-    if (!d->root && json_error_code(&error) == json_error_numeric_overflow) {
-        if (without_long_numbers(&d->patched, raw->data, raw->len))
-            return err_nomem(e, "decoding a record");
-        d->root = json_loadb(d->patched.data, raw->len, flags, &error);
-    }
-    if (!d->root)
-        return not_json(out, raw->data, raw->len, &error, e);
-    if (!json_is_object(d->root)) {
-        fail(out, RECORD_NOT_OBJECT, "%s, where an object like {\"text\": ...} should stand", type_name(d->root));
+    size_t valid = utf8_prefix(raw->data, raw->len);
+    if (valid < raw->len) {
+        fail(out, RECORD_INVALID_UTF8, "byte %zu of the record is not valid UTF-8", valid + 1);
         return ST_OK;
     }
-    const char *id_name = d->id;
-    if (!id_name)
-        id_name = json_object_get(d->root, "id") ? "id" : json_object_get(d->root, "custom_id") ? "custom_id" : NULL;
-    struct slice id = {0};
-    memset(d->found, 0, d->keep_count * sizeof *d->found);
-    if (id_name || d->keep_count)
-        find_values(d, id_name, raw->data, raw->len, &id);
-    if (id.data && (*id.data == '"' || *id.data == '-' || (*id.data >= '0' && *id.data <= '9'))) {
-        out->id_json = id.data;
-        out->id_len = id.len;
+    switch (json_object_members(&d->members, raw->data, raw->len)) {
+    case 0: return no_object(d, raw->data, raw->len, out, e);
+    case 1: break;
+    default: return err_nomem(e, "decoding a record");
     }
-    json_t *value = text_member(d, id_name, out);
-    if (!value)
+    struct wanted w = {0};
+    TRY(find_members(d, &w, e));
+    const struct json_member *id = d->id ? w.id : w.default_id ? w.default_id : w.custom_id;
+    if (id && (*id->value == '"' || *id->value == '-' || (*id->value >= '0' && *id->value <= '9'))) {
+        out->id_json = id->value;
+        out->id_len = id->value_len;
+    }
+    const struct json_member *text = d->field ? w.field : w.text ? w.text : w.content;
+    const char *name = d->field ? d->field : w.text || !w.content ? "text" : "content";
+    if (!text && !d->field) { /* the only one that is text */
+        size_t texts = 0;
+        for (size_t i = 0; i < d->members.count; i++) {
+            const struct json_member *m = &d->members.items[i];
+            if (*m->value != '"' || m == id)
+                continue;
+            texts++;
+            text = m;
+        }
+        if (texts != 1)
+            text = NULL;
+    }
+    if (!text)
+        return missing(d, name, out, e);
+    if (*text->value != '"') {
+        fail(out, RECORD_WRONG_TYPE, "field '%.100s' is %s, not a string", name, type_name(*text->value));
         return ST_OK;
+    }
     for (size_t i = 0; i < d->keep_count; i++)
         if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) ||
-            (d->found[i].data ? buf_add(&d->keep_buf, d->found[i].data, d->found[i].len) : buf_str(&d->keep_buf, "null")))
+            (d->found[i] ? buf_add(&d->keep_buf, d->found[i]->value, d->found[i]->value_len) : buf_str(&d->keep_buf, "null")))
             return err_nomem(e, "the fields kept of a record");
-    out->text = json_string_value(value);
-    out->text_len = json_string_length(value);
+    out->text = text->value + 1;
+    out->text_len = text->value_len - 2;
+    if (memchr(out->text, '\\', out->text_len)) {
+        d->text.len = 0;
+        if (json_unescape(&d->text, out->text, out->text_len))
+            return err_nomem(e, "the text of a record");
+        out->text = d->text.data;
+        out->text_len = d->text.len;
+    }
     return ST_OK;
 }
 
@@ -527,7 +427,7 @@ static enum status run_csv(struct decoder *d, const struct raw *raw, struct reco
     if (d->id_at < d->row.held && !d->row.bad) {
         const struct csv_field *id = &fields[d->id_at];
         if (id->len && utf8_prefix(id->data, id->len) == id->len) {
-            if (add_json_string(&d->id_buf, id->data, id->len))
+            if (json_add_string(&d->id_buf, id->data, id->len))
                 return err_nomem(e, "the id of a record");
             out->id_json = d->id_buf.data;
             out->id_len = d->id_buf.len;
@@ -550,7 +450,7 @@ static enum status run_csv(struct decoder *d, const struct raw *raw, struct reco
     }
     for (size_t i = 0; i < d->keep_count; i++) {
         const struct csv_field *f = &fields[d->keep_at[i]];
-        if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) || add_json_string(&d->keep_buf, f->data, f->len))
+        if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) || json_add_string(&d->keep_buf, f->data, f->len))
             return err_nomem(e, "the columns kept of a record");
     }
     out->text = fields[d->text_at].data;

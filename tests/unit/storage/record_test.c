@@ -122,7 +122,7 @@ static void json_bad(void **state)
         {"{\"text\":NaN}", RECORD_INVALID_JSON, "not valid JSON: invalid token, near column 11", NULL},
         {"{\"text\":'a'}", RECORD_INVALID_JSON, "not valid JSON: invalid token, near column 9", NULL},
         {"{\"text\":\"\\ud800\"}", RECORD_INVALID_JSON, "not valid JSON: invalid Unicode '\\uD800', near column 16", NULL},
-        {"{\"a\\u0000\":1}", RECORD_INVALID_JSON, "the name of a field holds a NUL, near column 10", NULL},
+        {"{\"a\\u0000\":1}", RECORD_MISSING_FIELD, "no field 'text' (fields: a)", NULL},
         {"{\"text\":\"ab\xff\"}", RECORD_INVALID_UTF8, "byte 12 of the record is not valid UTF-8", NULL},
         {"{\"text\":\"\xed\xa0\x80\"}", RECORD_INVALID_UTF8, "byte 10 of the record is not valid UTF-8", NULL},
         {"17", RECORD_NOT_OBJECT, "a number, where an object like {\"text\": ...} should stand", NULL},
@@ -157,6 +157,9 @@ static void json_nul_in_text(void **state)
     assert_memory_equal(r.text, "a\0b", 3);
     r = run(d, "{\"text\":\"a\0b\"}", 14);
     assert_int_equal(r.error, RECORD_INVALID_JSON);
+    r = run(d, "{\"text\":null\0}", 14);
+    assert_int_equal(r.error, RECORD_INVALID_JSON);
+    assert_string_equal(r.message, "not valid JSON: a NUL byte, near column 13");
     decoder_close(d);
 }
 
