@@ -100,6 +100,19 @@ $(B)/bench/engine: $(B)/obj/bench/engine.o $(call LIBS_OF,engine storage base)
 # a tiny random model for shell tests: build/tests/mkmodel DIR [seed] [hidden] [layers] [vocab]
 $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 	$(call LINK,$^)
+# the simulator over the real core, and the same over a core in which bugs can be planted
+OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/worker.c tests/sim/image.c)
+OBJ_mutants := $(patsubst %.c,$(B)/obj-mutants/%.o,$(SRC_scheduler))
+$(B)/tests/sim: $(call OBJ,tests/sim/main.c) $(OBJ_sim) $(call LIBS_OF,scheduler base)
+	$(call LINK,$^)
+$(B)/tests/sim_mutants: $(call OBJ,tests/sim/mutants.c) $(OBJ_sim) $(OBJ_mutants) $(call LIBS_OF,base)
+	$(call LINK,$^)
+$(B)/obj-mutants/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	@echo '  CC    $< (mutants)'
+	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
+$(B)/bench/sched: $(call OBJ,bench/sched.c) $(call LIBS_OF,scheduler base)
+	$(call LINK,$^)
 ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire)
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
@@ -118,4 +131,4 @@ clean:
 	rm -rf build build-*
 
 .SECONDARY:
--include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(B)/obj-mutants -name '*.d' 2>/dev/null)

@@ -107,7 +107,7 @@ struct worker {
     int loading;
     struct lease *leases;
     uint32_t lease_count;
-    uint64_t joined_ms, beat_ms, progress_ms, killed_ms;
+    uint64_t joined_ms, beat_ms, progress_ms, killed_ms, drain_sent_ms;
     uint64_t rate_job, rate_ms, last_size;
     double bytes_per_s, records_per_s;
     uint64_t acc_bytes, acc_records;
@@ -138,9 +138,11 @@ struct sched {
     uint32_t reserved, cuts;        /* workers kept for probes; cuts outstanding */
     uint64_t probes_waiting;
     uint64_t vnow;
-    struct {
+    struct ended {
         uint64_t epoch, worker, next_seq;
-    } ended[ENDED_SLOTS];           /* lately ended leases: a repeated commit gets the same answer */
+    } ended[ENDED_SLOTS];           /* the last leases that ended: a repeated commit gets the same answer */
+    size_t ended_at;                /* the oldest of them */
+    struct map ended_epochs;
 
     struct heap timers;             /* workers */
     struct heap backoffs;           /* nodes */

@@ -193,13 +193,9 @@ static int joinable(const struct node *a, const struct node *b)
            !a->attempts && !b->attempts && !a->losses && !b->losses && !a->crashes && !b->crashes && a->probe == b->probe;
 }
 
-struct node *span_ready(struct sched *s, struct job *j, struct node *n)
+/* Joins a READY span with its equals. */
+static struct node *settle(struct sched *s, struct job *j, struct node *n)
 {
-    span_account(j, n, -1);
-    if (n->lease)
-        unlink_piece(n);
-    n->next_seq = 0;
-    span_account(j, n, 1);
     struct node *left = ledger_prev(n), *right = ledger_next(n);
     if (joinable(n, right) || (MUTANT(9) && right && !right->lease && !right->probe && !n->probe)) {
         uint64_t end = right->span.end;
@@ -217,8 +213,18 @@ struct node *span_ready(struct sched *s, struct job *j, struct node *n)
         n = left;
     }
     touch(s, j, n);
-    s->work_dirty = 1;
     return n;
+}
+
+struct node *span_ready(struct sched *s, struct job *j, struct node *n)
+{
+    span_account(j, n, -1);
+    if (n->lease)
+        unlink_piece(n);
+    n->next_seq = 0;
+    span_account(j, n, 1);
+    s->work_dirty = 1;
+    return settle(s, j, n);
 }
 
 void span_back_off(struct sched *s, struct job *j, struct node *n, uint64_t not_before_ms)
@@ -272,10 +278,11 @@ void lease_end(struct sched *s, struct lease *l)
     BUG_IF(l->pieces, "lease %llx ends with pieces", (unsigned long long)l->epoch);
     struct job *j = l->job;
     struct worker *w = l->worker;
-    size_t slot = l->epoch % ENDED_SLOTS;
-    s->ended[slot].epoch = l->epoch;
-    s->ended[slot].worker = w->id;
-    s->ended[slot].next_seq = l->next_seq;
+    struct ended *slot = &s->ended[s->ended_at++ % ENDED_SLOTS];
+    if (slot->epoch)
+        map_del(&s->ended_epochs, slot->epoch);
+    *slot = (struct ended){l->epoch, w->id, l->next_seq};
+    map_put(&s->ended_epochs, l->epoch, slot);
     if (l->cut_deadline_ms)
         s->cuts--;
     map_del(&s->epochs, l->epoch);
@@ -340,7 +347,7 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
         if (end < n->span.end) {
             struct span rest = {end, n->span.end};
             if (job_weight(j, &rest) > bytes / 8) /* no crumbs */
-                span_split(s, j, n, end);
+                settle(s, j, span_split(s, j, n, end)); /* what kept it apart from its neighbour may be gone with n */
         }
     }
     if (!MUTANT(7) || !s->counter)
@@ -540,11 +547,11 @@ static void give_back(struct sched *s, struct lease *l, const struct sched_retur
         span_drop(s, j, n);
         return;
     }
-    if (back->transient && n->attempts < UINT16_MAX)
+    if (back->transient && n->attempts < UINT16_MAX && !MUTANT(20))
         n->attempts++;
     uint16_t attempts = n->attempts;
     n = span_ready(s, j, n);
-    if (back->transient) {
+    if (back->transient && !MUTANT(20)) {
         uint64_t delay = s->config.retry_delay_ms;
         for (unsigned i = 1; i < attempts && delay < MAX_BACKOFF_MS; i++)
             delay *= 2;
@@ -586,8 +593,8 @@ enum status lease_commit(struct sched *s, const struct sched_event *ev, struct e
         return ST_OK;
     }
     if (!l) {
-        size_t slot = ev->epoch % ENDED_SLOTS;
-        if (s->ended[slot].epoch == ev->epoch && s->ended[slot].worker == ev->worker && seq < s->ended[slot].next_seq)
+        const struct ended *was = map_get(&s->ended_epochs, ev->epoch);
+        if (was && was->worker == ev->worker && seq < was->next_seq)
             answer(s, ev, ACK_DONE);
         else
             refuse(s, ev);
@@ -800,11 +807,15 @@ enum status lease_beat(struct sched *s, const struct sched_event *ev, struct err
     if (!w || !w->joined)
         return ST_OK; /* the link asks strangers to say hello first */
     /* the lost ones of the leases that it does not name are rare: no room for each piece every second */
-    if (core_room(s, 0, ev->u.beat.count + w->lease_count + 2, 0, 0))
+    if (core_room(s, 0, ev->u.beat.count + w->lease_count + 3, 0, 0))
         return err_nomem(e, "a heartbeat");
     worker_heard(s, w);
     w->mute = 0;
     worker_refresh(s, w);
+    if (w->draining && s->now_ms - w->drain_sent_ms >= s->config.cut_timeout_ms / 2) { /* it did not hear, it seems */
+        w->drain_sent_ms = s->now_ms;
+        core_message(s, SCHED_DO_SEND_DRAIN, 0, w->id, 0);
+    }
     for (size_t i = 0; i < ev->u.beat.count; i++) {
         const struct sched_progress *p = &ev->u.beat.leases[i];
         struct lease *l = lease_find(s, p->epoch, w->id);

@@ -18,7 +18,7 @@ void span_back_off(struct sched *s, struct job *j, struct node *n, uint64_t not_
 /* Leases: */
 struct lease *lease_open(struct sched *s, struct job *j, struct worker *w, uint64_t epoch); /* 1 lease; no pieces yet */
 void lease_add_piece(struct job *j, struct lease *l, struct node *n);
-struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, struct node *n, uint64_t bytes); /* 2 nodes, 1 lease, 1 message */
+struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, struct node *n, uint64_t bytes); /* 4 nodes, 1 lease, 1 message */
 void lease_end(struct sched *s, struct lease *l);      /* its pieces are gone */
 void lease_release(struct sched *s, struct lease *l);  /* pieces back to READY; 3 nodes a piece */
 struct lease *lease_find(const struct sched *s, uint64_t epoch, uint64_t worker);

@@ -718,6 +718,7 @@ static enum status on_drain(struct sched *s, const struct sched_event *ev, struc
     if (core_room(s, 0, 1, 0, 0))
         return err_nomem(e, "a worker");
     w->draining = 1;
+    w->drain_sent_ms = s->now_ms;
     worker_refresh(s, w);
     core_message(s, SCHED_DO_SEND_DRAIN, 0, w->id, 0);
     return ST_OK;
@@ -991,8 +992,10 @@ enum status sched_step(struct sched *s, const struct sched_event *ev, struct sch
 enum status sched_new(const struct sched_config *config, struct sched **out, struct err *e)
 {
     struct sched *s = mem_zalloc(sizeof *s);
-    if (!s)
+    if (!s || map_room(&s->ended_epochs, ENDED_SLOTS + 1)) {
+        mem_free(s);
         return err_nomem(e, "the scheduler");
+    }
     s->config = config ? *config : sched_config_default;
     *out = s;
     return ST_OK;
@@ -1029,6 +1032,7 @@ void sched_free(struct sched *s)
     mem_free(s->workers.entries);
     mem_free(s->hosts.entries);
     mem_free(s->epochs.entries);
+    mem_free(s->ended_epochs.entries);
     mem_free(s->timers.entries);
     mem_free(s->backoffs.entries);
     mem_free(s->messages);

@@ -110,7 +110,7 @@ static int feed_one(struct sched *s, struct worker *w)
     if (!worker_usable(w) || w->mute || w->lease_count >= 2)
         return 0;
     struct lease *held = w->leases;
-    if (held && (held->probe || held->told_to_stop || w->loading || !lease_near_end(s, w, held)))
+    if (held && ((held->probe && !MUTANT(19)) || held->told_to_stop || w->loading || !lease_near_end(s, w, held)))
         return 0;
     if (held && s->probes_waiting && wants_probe(s, w))
         return 0;
@@ -122,7 +122,7 @@ static int feed_one(struct sched *s, struct worker *w)
     }
     if (held && held->job->row.params.model_key != j->row.params.model_key)
         return 0;
-    if (core_room(s, 2, 1, 2, 1)) {
+    if (core_room(s, 2, 1, 4, 1)) {
         s->retry_ms = s->now_ms + RETRY_MS;
         s->work_dirty = 1;
         return 0;
