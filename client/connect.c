@@ -1,0 +1,198 @@
+/* A request goes out with a number of its own; what comes back with another number is an answer that came too late for an earlier call, and is
+   dropped. Sockets of ZeroMQ connect later and for ever, so that a missing daemon would be waited for: a plain connect tells beforehand. */
+#include "client/connect.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/path.h"
+#include "client/client.h"
+#include "client/private.h"
+#include "wire/sock.h"
+
+#define DEFAULT_SOCKET "/run/ebb/clients"
+#define ANSWER_MS 30000
+
+struct conn {
+    void *context;
+    struct sock *sock;
+    uint64_t last_id;
+};
+
+static enum status listening(const char *path, struct err *e)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof a.sun_path)
+        return err_set(e, ST_USER, "the socket's path '%s' is longer than the %zu bytes that a socket's name may have", path, sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return err_errno(e, ST_ENV, errno, "cannot make a socket");
+    int failed = connect(fd, (struct sockaddr *)&a, sizeof a), errnum = errno;
+    close(fd);
+    if (!failed)
+        return ST_OK;
+    if (errnum == ENOENT || errnum == ENOTDIR)
+        return err_set(e, ST_ENV, "no daemon listens at '%s': there is no such socket; start one ('sudo systemctl start ebbd'), name another with "
+                                  "--socket, or use 'ebb run', which needs none", path);
+    if (errnum == ECONNREFUSED)
+        return err_set(e, ST_ENV, "no daemon listens at '%s' any more; start it again ('sudo systemctl start ebbd')", path);
+    if (errnum == EACCES)
+        return err_set(e, ST_ENV, "you may not talk to the daemon at '%s'; ask to be put into its group, see 'ls -l %s'", path, path);
+    return err_errno(e, ST_ENV, errnum, "cannot connect to '%s'", path);
+}
+
+enum status conn_open(const char *endpoint, struct conn **out, struct err *e)
+{
+    if (strncmp(endpoint, "ipc://", 6) == 0)
+        TRY(listening(endpoint + 6, e));
+    struct conn *c = mem_zalloc(sizeof *c);
+    if (!c)
+        return err_nomem(e, "a connection");
+    c->context = zmq_ctx_new();
+    enum status st = c->context ? sock_dealer(c->context, endpoint, NULL, 0, &c->sock, e) : err_set(e, ST_ENV, "cannot start ZeroMQ");
+    if (st != ST_OK) {
+        conn_close(c);
+        return st;
+    }
+    *out = c;
+    return ST_OK;
+}
+
+enum status conn_pool(struct conn **out, struct err *e)
+{
+    const char *where = common.socket ? common.socket : getenv("EBB_SOCKET");
+    if (!where || !*where)
+        where = DEFAULT_SOCKET;
+    char *endpoint;
+    struct stat s;
+    if (strstr(where, "://"))
+        endpoint = mem_strdup(where);
+    else if (stat(where, &s) == 0 && !S_ISSOCK(s.st_mode))
+        endpoint = private_endpoint_of_output(where); /* of the 'ebb run' that works on it */
+    else
+        endpoint = mem_printf("ipc://%s", where);
+    if (!endpoint)
+        return err_nomem(e, "an endpoint");
+    enum status st = conn_open(endpoint, out, e);
+    mem_free(endpoint);
+    return st;
+}
+
+void conn_close(struct conn *c)
+{
+    if (!c)
+        return;
+    sock_close(c->sock);
+    if (c->context)
+        zmq_ctx_term(c->context);
+    mem_free(c);
+}
+
+static enum status answer(Ebb__Reply *r, json_t **out, struct err *e)
+{
+    json_error_t at;
+    json_t *j = json_loads(r->json, 0, &at);
+    if (!j || !json_is_object(j)) {
+        json_decref(j);
+        return err_set(e, ST_CORRUPT, "the daemon's answer cannot be read: %s; are 'ebb' and 'ebbd' of one version", at.text);
+    }
+    if (r->code != ST_OK) {
+        enum status code = r->code <= ST_END ? (enum status)r->code : ST_ENV;
+        const char *text = text_of(j, "error");
+        err_set(e, code, "%s", *text ? text : "the daemon failed and does not say why; see its log");
+        json_decref(j);
+        if (code == ST_AGAIN || code == ST_END) /* these two mean something else to our callers */
+            code = e->code = ST_ENV;
+        return code;
+    }
+    *out = j;
+    return ST_OK;
+}
+
+enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms,
+                      enum status (*visit)(void *arg, json_t *reply, struct err *e), void *arg, struct err *e)
+{
+    char *text = json_dumps(in ? in : json_null(), JSON_COMPACT | JSON_ENCODE_ANY);
+    json_decref(in);
+    if (!text)
+        return err_nomem(e, "a request");
+    Ebb__Request request = EBB__REQUEST__INIT;
+    request.id = ++c->last_id;
+    request.verb = (char *)verb;
+    request.json = in ? text : (char *)"{}";
+    request.version = WIRE_VERSION;
+    enum status st = sock_send(c->sock, NULL, EBB__ENVELOPE__BODY_REQUEST, &request, e);
+    free(text); /* jansson's own allocator */
+    uint64_t until = clock_ms() + timeout_ms;
+    for (int more = 1; st == ST_OK && more;) {
+        Ebb__Envelope *m;
+        st = sock_receive(c->sock, NULL, &m, e);
+        if (st == ST_AGAIN) {
+            uint64_t now = clock_ms();
+            if (now >= until)
+                return err_set(e, ST_AGAIN, "the daemon does not answer");
+            if (sock_wait(c->sock, (int)(until - now)) < 0)
+                return err_set(e, ST_AGAIN, "interrupted");
+            st = ST_OK;
+            continue;
+        }
+        if (st != ST_OK)
+            return st;
+        json_t *j = NULL;
+        if (m->body_case == EBB__ENVELOPE__BODY_REPLY && m->reply->id == c->last_id) {
+            more = m->reply->more;
+            st = answer(m->reply, &j, e);
+            until = clock_ms() + timeout_ms;
+        }
+        wire_free(m);
+        if (j) {
+            st = visit(arg, j, e);
+            json_decref(j);
+        }
+    }
+    return st;
+}
+
+static enum status keep(void *arg, json_t *reply, struct err *e)
+{
+    (void)e;
+    json_t **out = arg;
+    json_decref(*out);
+    *out = json_incref(reply);
+    return ST_OK;
+}
+
+enum status conn_call(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms, json_t **out, struct err *e)
+{
+    json_t *last = NULL;
+    enum status st = conn_each(c, verb, in, timeout_ms, keep, &last, e);
+    if (st == ST_OK && out)
+        *out = last;
+    else
+        json_decref(last);
+    return st;
+}
+
+enum status ask(const char *verb, json_t *in, json_t **out, struct err *e)
+{
+    struct conn *c;
+    enum status st = conn_pool(&c, e);
+    if (st != ST_OK) {
+        json_decref(in);
+        return st;
+    }
+    st = conn_call(c, verb, in, ANSWER_MS, out, e);
+    conn_close(c);
+    return st == ST_AGAIN ? err_set(e, ST_ENV, "the daemon does not answer within %d s; it may be stopped or very busy, see 'systemctl status ebbd'",
+                                    ANSWER_MS / 1000)
+                          : st;
+}

@@ -1,0 +1,26 @@
+/* Asking a daemon. One request at a time. */
+#ifndef EBB_CLIENT_CONNECT_H
+#define EBB_CLIENT_CONNECT_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct conn;
+
+/* "ipc:///run/ebb/clients" or "tcp://..."; finds out at once whether anybody listens on an ipc socket (ST_ENV, with advice). */
+MUST_USE enum status conn_open(const char *endpoint, struct conn **out, struct err *e);
+/* The daemon of --socket, $EBB_SOCKET, or the pool of this machine. */
+MUST_USE enum status conn_pool(struct conn **out, struct err *e);
+void conn_close(struct conn *c);
+
+/* Sends `in` (taken over; NULL: an empty object) and waits. *out is the answer (json_decref), NULL when nobody wants it.
+   ST_AGAIN: no answer in time, or a signal came; everything else is the daemon's word. Each reply of several goes through `visit`, the last too. */
+MUST_USE enum status conn_call(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms, json_t **out, struct err *e);
+MUST_USE enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms,
+                               enum status (*visit)(void *arg, json_t *reply, struct err *e), void *arg, struct err *e);
+/* For commands that ask once: conn_pool, conn_call, conn_close. A daemon that does not answer is ST_ENV, with advice. */
+MUST_USE enum status ask(const char *verb, json_t *in, json_t **out, struct err *e);
+
+#endif

@@ -1,0 +1,87 @@
+/* The records of a job that failed, as lines for people or as the lines of errors.jsonl. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "client/client.h"
+#include "client/connect.h"
+
+static uint64_t limit = 20;
+static const char *code_wanted;
+
+struct printing {
+    uint64_t printed, total;
+    int failed;
+};
+
+static void print_line(const char *line)
+{
+    json_t *o = json_loads(line, 0, NULL);
+    if (!o) {
+        puts(line);
+        return;
+    }
+    char *id = NULL;
+    if (json_object_get(o, "id"))
+        id = json_dumps(json_object_get(o, "id"), JSON_ENCODE_ANY | JSON_COMPACT);
+    printf("%s:%" PRIu64 ": %s: %s%s%s\n", text_of(o, "source"), count_of(o, "line"), text_of(o, "code"), text_of(o, "message"), id ? "  id " : "", id ? id : "");
+    free(id);
+    json_decref(o);
+}
+
+static enum status visit(void *arg, json_t *reply, struct err *e)
+{
+    (void)e;
+    struct printing *p = arg;
+    json_t *row;
+    size_t i;
+    json_array_foreach(json_object_get(reply, "rows"), i, row)
+    {
+        const char *line = json_string_value(row);
+        if (!line)
+            continue;
+        if (common.json)
+            printf("%.*s\n", (int)strcspn(line, "\n"), line);
+        else
+            print_line(line);
+        p->printed++;
+    }
+    if (json_object_get(reply, "total"))
+        p->total = count_of(reply, "total");
+    return ST_OK;
+}
+
+static int run_errors(int operand_count, char **operands)
+{
+    (void)operand_count;
+    struct conn *c;
+    struct err e;
+    struct printing p = {0};
+    uint64_t job;
+    char n[UNITS_MAX];
+    if (parse_job(operands[0], &job, &e) != ST_OK || conn_pool(&c, &e) != ST_OK)
+        return fail(&e);
+    json_t *in = json_pack("{s:I, s:I, s:s*}", "job", (json_int_t)job, "limit", (json_int_t)limit, "code", code_wanted);
+    enum status st = conn_each(c, "errors", in, 60000, visit, &p, &e);
+    conn_close(c);
+    if (st != ST_OK)
+        return fail(&e);
+    if (!p.printed)
+        say("no errors");
+    else if (p.total > p.printed)
+        say("%s in all; 'ebb errors %" PRIu64 " --limit 0' prints every one", units_count(n, (double)p.total), job);
+    return EXIT_DONE;
+}
+
+static const struct opt opts[] = {
+    {.name = "limit", .type = OPT_NUMBER, .value = &limit, .arg = "N", .help = "not more than N (default: 20; 0: all)"},
+    {.name = "code", .type = OPT_TEXT, .value = &code_wanted, .arg = "WORD", .help = "only errors of this code, e.g. invalid_json"},
+    ROW_JSON,
+    ROW_SOCKET,
+};
+static const struct opt_command table = {.name = "ebb errors", .operands = "JOB", .summary = "print the records of a job that failed, with source and line",
+                                         .examples = "  ebb errors 41\n  ebb errors 41 --code missing_field --limit 0 --json", .opts = opts,
+                                         .opt_count = COUNT(opts), .operands_min = 1, .operands_max = 1};
+
+const struct command command_errors = {.name = "errors", .group = "Jobs of a pool", .table = &table, .run = run_errors};

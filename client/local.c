@@ -1,0 +1,289 @@
+#include "client/local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/path.h"
+#include "base/suggest.h"
+#include "base/units.h"
+#include "client/client.h"
+
+uint32_t local_processors(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+/* The output, or the nearest folder above it that exists, has to take new files. */
+static enum status writable(const struct output_spec *o, struct err *e)
+{
+    char *p = mem_strdup(o->path);
+    if (!p)
+        return err_nomem(e, "a path");
+    struct stat s;
+    enum status st = ST_OK;
+    size_t n = strlen(p);
+    while (n > 1 && p[n - 1] == '/')
+        p[--n] = 0;
+    if (!o->is_dir) /* a file is written anew beside the old one */
+        p[strrchr(p, '/') == p ? 1 : strrchr(p, '/') - p] = 0;
+    while (stat(p, &s) && errno == ENOENT && p[1]) {
+        char *slash = strrchr(p, '/');
+        slash[slash == p] = 0;
+    }
+    if (stat(p, &s))
+        st = err_errno(e, ST_ENV, errno, "cannot reach the output's folder '%s'", p);
+    else if (!S_ISDIR(s.st_mode))
+        st = err_set(e, ST_USER, "'%s' is a file, but the output '%s' needs a folder there; choose another --output", p, o->path);
+    else if (access(p, W_OK | X_OK))
+        st = err_errno(e, ST_ENV, errno, "cannot write into '%s' for the output '%s'; choose another --output, or ask for the right", p, o->path);
+    mem_free(p);
+    return st;
+}
+
+enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
+{
+    *l = (struct local){0};
+    struct stat st_model;
+    TRY(output_resolve(s->output, s->output_format, &l->out, e));
+    if (stat(s->model, &st_model))
+        return err_set(e, ST_USER, "there is no model at '%s'; --model names a Hugging Face directory, with config.json and model.safetensors", s->model);
+    TRY(model_probe(s->model, &l->model, e));
+    if (l->out.kind == OUTPUT_NPY && strcmp(s->floats, "base64") == 0)
+        return err_set(e, ST_USER, "--floats base64 is for JSONL; an .npy file holds floats as they are");
+    struct dataset_spec d = {.inputs = (const char *const *)s->inputs.items, .input_count = s->inputs.count, .limit = s->limit,
+                             .max_record_bytes = s->max_record_bytes};
+    if (s->format && !format_parse(s->format, &d.format))
+        return err_set(e, ST_USER, "unknown format '%s'", s->format);
+    TRY(dataset_open(&d, &l->data, e));
+    for (size_t i = 0; i < l->data.count; i++) {
+        l->bytes += l->data.sources[i].size_bytes;
+        l->compressed |= l->data.sources[i].compression != COMPRESSION_NONE;
+    }
+    enum status st = writable(&l->out, e);
+    if (st == ST_OK && !(l->work_dir = output_work_dir(&l->out)))
+        st = err_nomem(e, "a path");
+    if (st != ST_OK)
+        local_release(l);
+    return st;
+}
+
+void local_release(struct local *l)
+{
+    dataset_release(&l->data);
+    mem_free(l->work_dir);
+    *l = (struct local){0};
+}
+
+/* Sample ----------------------------------------------------------------------------------------------------------------------------- */
+
+struct sampling {
+    const struct local *l;
+    const struct jobspec *s;
+    uint64_t least, bytes, until_ms;
+    void (*visit)(void *arg, const struct sample_record *r);
+    void *arg;
+    struct sample *out;
+    uint64_t missing; /* records without the field */
+    struct buf first_missing; /* one of them, as it stands */
+    const char *first_path;
+    int full;
+};
+
+static enum status sample_source(struct sampling *g, const struct source *src, struct err *e)
+{
+    const struct jobspec *s = g->s;
+    struct reader_opts ro = {.format = g->l->data.format, .max_record_bytes = s->max_record_bytes};
+    struct decoder_opts d = {.format = ro.format, .field = s->field, .id = s->id, .keep = (const char *const *)s->keep.items, .keep_count = s->keep.count};
+    struct columns columns = {0};
+    struct reader *r = NULL;
+    struct decoder *decoder = NULL;
+    uint64_t before = g->out->bytes;
+    enum status st = ST_OK;
+    int table = ro.format == FORMAT_CSV || ro.format == FORMAT_TSV;
+    if (table)
+        st = reader_columns(src, &ro, &columns, e);
+    if (st == ST_OK && table && !columns.count)
+        goto out; /* a file without rows */
+    if (st == ST_OK)
+        st = decoder_open(&d, table ? &columns : NULL, &decoder, e);
+    if (st == ST_OK)
+        st = reader_open(src, &ro, 0, &r, e);
+    while (st == ST_OK) {
+        struct raw raw;
+        struct record record;
+        if (s->limit && g->out->records >= s->limit) {
+            g->full = g->out->whole = 1;
+            break;
+        }
+        if (g->out->records >= g->least && (g->out->bytes >= g->bytes || clock_ms() >= g->until_ms)) {
+            g->full = 1;
+            break;
+        }
+        st = reader_next(r, UINT64_MAX, &raw, e);
+        if (st != ST_OK)
+            break;
+        st = decoder_run(decoder, &raw, &record, e);
+        if (st != ST_OK)
+            break;
+        g->out->records++;
+        g->out->bad += record.error != RECORD_NONE;
+        g->out->bytes = before + (src->compression == COMPRESSION_NONE ? raw.end : reader_bytes(r));
+        if (record.error == RECORD_MISSING_FIELD && g->missing++ == 0) {
+            g->first_path = src->path;
+            if (buf_add(&g->first_missing, raw.data, raw.len))
+                st = err_nomem(e, "a record");
+        }
+        if (g->visit)
+            g->visit(g->arg, &(struct sample_record){src, &raw, &record, table ? &columns : NULL});
+    }
+    if (st == ST_END)
+        st = ST_OK;
+out:
+    reader_close(r);
+    decoder_close(decoder);
+    columns_release(&columns);
+    return st;
+}
+
+/* Every record lacks the field: that is a wrong name, not bad records. */
+static enum status no_such_field(const struct sampling *g, struct err *e)
+{
+    char all[400] = "";
+    const char *names[64], *key;
+    size_t count = 0;
+    json_t *v, *o = json_loadb(g->first_missing.data, g->first_missing.len, 0, NULL);
+    const char *field = g->s->field ? g->s->field : "text";
+    json_object_foreach(o, key, v)
+    {
+        size_t n = strlen(all);
+        if (n + strlen(key) + 3 < sizeof all)
+            snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", key);
+        if (json_is_string(v) && count < COUNT(names))
+            names[count++] = key;
+    }
+    const char *near = suggest(field, names, count);
+    for (size_t i = 0; i < count && !near; i++)
+        if (strcmp(names[i], "text") == 0)
+            near = names[i];
+    if (!near && count == 1)
+        near = names[0];
+    enum status st = near ? err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\ndid you mean --field %s",
+                                    g->first_path, field, (unsigned long long)g->missing, all, near)
+                          : err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\nname the text's with --field",
+                                    g->first_path, field, (unsigned long long)g->missing, all);
+    json_decref(o);
+    return st;
+}
+
+enum status local_sample(const struct local *l, const struct jobspec *s, uint64_t least, uint64_t bytes, uint64_t ms,
+                         void (*visit)(void *arg, const struct sample_record *r), void *arg, struct sample *out, struct err *e)
+{
+    *out = (struct sample){0};
+    struct sampling g = {.l = l, .s = s, .least = least, .bytes = bytes, .until_ms = clock_ms() + ms, .visit = visit, .arg = arg, .out = out};
+    enum status st = ST_OK;
+    size_t i = 0;
+    for (; i < l->data.count && st == ST_OK && !g.full; i++)
+        st = sample_source(&g, &l->data.sources[i], e);
+    if (st == ST_OK && !g.full)
+        out->whole = 1;
+    if (st == ST_OK && g.missing && g.missing == out->bad && out->bad == out->records)
+        st = no_such_field(&g, e);
+    buf_release(&g.first_missing);
+    return st;
+}
+
+double local_guess(const struct local *l, const struct jobspec *s, const struct sample *sample)
+{
+    double n = sample->whole || !sample->bytes ? (double)sample->records : (double)sample->records * (double)l->bytes / (double)sample->bytes;
+    return s->limit && n > (double)s->limit ? (double)s->limit : n;
+}
+
+char *local_count_words(const struct local *l, double records, int whole, char *out, size_t size)
+{
+    char n[UNITS_MAX], bytes[UNITS_MAX];
+    if (l->data.count == 1)
+        snprintf(out, size, "%s, ", path_base(l->data.sources[0].path));
+    else
+        snprintf(out, size, "%s files, ", units_count(n, (double)l->data.count));
+    size_t len = strlen(out);
+    snprintf(out + len, size - len, "%s%s, %s%s record%s%s", units_bytes(bytes, l->bytes), l->compressed ? " compressed" : "", whole ? "" : "about ",
+             units_count(n, records), records >= 0.5 && records < 1.5 ? "" : "s", whole ? "" : " (guessed from the first ones)");
+    return out;
+}
+
+/* Standard input --------------------------------------------------------------------------------------------------------------------- */
+
+/* Reads fd beside the file: 0 the same, 1 nothing came, 2 something else. */
+static enum status compare(int fd, const char *path, int *how, struct err *e)
+{
+    char a[65536], b[65536];
+    uint64_t total = 0;
+    enum status st = ST_OK;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return err_errno(e, ST_ENV, errno, "cannot open '%s'", path);
+    *how = 0;
+    for (;;) {
+        ssize_t n = read(fd, a, sizeof a);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            st = err_errno(e, ST_ENV, errno, "cannot read standard input");
+        if (n <= 0)
+            break;
+        total += (uint64_t)n;
+        if (fread(b, 1, (size_t)n, f) != (size_t)n || memcmp(a, b, (size_t)n) != 0) {
+            *how = 2;
+            break;
+        }
+    }
+    if (st == ST_OK && *how == 0 && total == 0)
+        *how = 1;
+    else if (st == ST_OK && *how == 0 && fgetc(f) != EOF)
+        *how = 2;
+    fclose(f);
+    return st;
+}
+
+enum status local_spool(struct jobspec *s, struct err *e)
+{
+    if (s->inputs.count != 1 || strcmp(s->inputs.items[0], "-") != 0)
+        return ST_OK;
+    if (!s->format || strcmp(s->format, "auto") == 0)
+        return err_set(e, ST_USER, "standard input has no name that tells its format; give --format jsonl, csv, tsv or lines");
+    struct output_spec o;
+    TRY(output_resolve(s->output, s->output_format, &o, e));
+    char *work = output_work_dir(&o), *path = work ? mem_printf("%s/stdin.%s", work, strcmp(s->format, "lines") == 0 ? "txt" : s->format) : NULL;
+    enum status st = path ? ST_OK : err_nomem(e, "a path");
+    uint64_t bytes;
+    int how = 0;
+    if (st == ST_OK && path_exists(path)) {
+        st = isatty(STDIN_FILENO) ? ST_OK : compare(STDIN_FILENO, path, &how, e);
+        if (st == ST_OK && how == 2)
+            st = err_set(e, ST_USER, "standard input is not what it was when '%s' was begun\ngive the same again, or nothing (< /dev/null) to go on with what "
+                                     "came first, or choose another --output", s->output);
+    } else if (st == ST_OK) {
+        if (isatty(STDIN_FILENO))
+            say("reading records from the terminal; end with Ctrl-D");
+        st = path_make_dirs(work, 0777, e);
+        if (st == ST_OK)
+            st = dataset_spool(STDIN_FILENO, path, &bytes, e);
+    }
+    if (st == ST_OK) {
+        mem_free(s->inputs.items[0]);
+        s->inputs.items[0] = path;
+        path = NULL;
+    }
+    mem_free(work);
+    mem_free(path);
+    return st;
+}

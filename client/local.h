@@ -1,0 +1,49 @@
+/* What can be found out about a job on this machine, before anything is started: `ebb run` asks for the cheap part, `ebb check` for all of it. */
+#ifndef EBB_CLIENT_LOCAL_H
+#define EBB_CLIENT_LOCAL_H
+
+#include "base/status.h"
+#include "storage/assemble.h"
+#include "storage/dataset.h"
+#include "storage/record.h"
+#include "wire/jobspec.h"
+#include "workers/engine/model.h"
+
+struct local {
+    struct output_spec out;
+    struct model_info model;
+    struct dataset data;
+    char *work_dir;
+    uint64_t bytes;      /* at rest, all sources */
+    int compressed;      /* some are */
+};
+
+/* The model is there, the inputs match, the output can be made. ST_USER (ST_ENV for permissions) says which does not hold. */
+MUST_USE enum status local_open(struct local *l, const struct jobspec *s, struct err *e);
+void local_release(struct local *l);
+
+struct sample {
+    uint64_t records, bad;
+    uint64_t bytes;   /* at rest, that these records take */
+    int whole;        /* the dataset ended within the sample: the figures are exact */
+};
+struct sample_record {
+    const struct source *source;
+    const struct raw *raw;
+    const struct record *record;
+    const struct columns *columns; /* CSV and TSV */
+};
+/* Reads from the beginning until `bytes` of the input or `ms` have gone by, at least `least` records. visit may be NULL. Refuses (ST_USER) a
+   field that no record has, with the fields that there are. */
+MUST_USE enum status local_sample(const struct local *l, const struct jobspec *s, uint64_t least, uint64_t bytes, uint64_t ms,
+                                  void (*visit)(void *arg, const struct sample_record *r), void *arg, struct sample *out, struct err *e);
+/* Records of the whole dataset, at a guess unless `whole`. */
+double local_guess(const struct local *l, const struct jobspec *s, const struct sample *sample);
+
+/* Standard input into <work>/stdin.<format>, once: *s names that file then. What comes in a second time must be the same, or nothing. */
+MUST_USE enum status local_spool(struct jobspec *s, struct err *e);
+
+uint32_t local_processors(void); /* that this process may use */
+char *local_count_words(const struct local *l, double records, int whole, char *out, size_t size); /* "about 5.1 M records (...)" */
+
+#endif

@@ -1,0 +1,72 @@
+/* `ebb`: finds the command, parses what follows by its table, runs it. */
+#include <errno.h>
+#include <string.h>
+
+#include "client/commands.h"
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    struct err e;
+    int operands = 0;
+    const struct opt_command *t = command_table(c, &e);
+    if (!t)
+        return fail(&e);
+    enum status st = opt_parse(t, argc, argv, &operands, &e);
+    if (st == ST_END) /* help was printed */
+        return EXIT_DONE;
+    if (st != ST_OK)
+        return fail(&e);
+    return c->run(operands, argv + 1);
+}
+
+/* help [COMMAND] */
+static int help(int argc, char **argv)
+{
+    int words;
+    struct err e;
+    if (argc == 0) {
+        commands_help(stdout);
+        return EXIT_DONE;
+    }
+    const struct command *c = command_find(argc, argv, &words);
+    const struct opt_command *t = c ? command_table(c, &e) : NULL;
+    if (!c)
+        return command_unknown(argc, argv);
+    if (!t)
+        return fail(&e);
+    opt_help(t, stdout);
+    return EXIT_DONE;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    int words = 0;
+    if (argc < 2) {
+        commands_help(stderr);
+        return EXIT_USER;
+    }
+    if (strcmp(argv[1], "help") == 0)
+        return help(argc - 2, argv + 2);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return help(0, NULL);
+    if (strcmp(argv[1], "--man") == 0) {
+        commands_man(stdout);
+        return EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("ebb " EBB_VERSION);
+        return EXIT_DONE;
+    }
+    const struct command *c = command_find(argc - 1, argv + 1, &words);
+    if (!c)
+        return command_unknown(argc - 1, argv + 1);
+    return run(c, argc - words, argv + words);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    if ((fflush(stdout) || ferror(stdout)) && errno != EPIPE && code == EXIT_DONE)
+        return fail_with(ST_ENV, "cannot write to standard output: %s", strerror(errno));
+    return code;
+}

@@ -1,0 +1,26 @@
+/* How fast the engine runs on this machine: the model itself, on tokens that are there already, on several lanes for a second or two. */
+#ifndef EBB_CLIENT_MEASURE_H
+#define EBB_CLIENT_MEASURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "workers/engine/model.h"
+
+struct tokens { /* sequences back to back */
+    int32_t *ids;
+    uint32_t *lengths;
+    size_t count, total, count_cap, total_cap;
+};
+MUST_USE int tokens_add(struct tokens *t, const int32_t *ids, uint32_t count); /* 0 or -1 */
+void tokens_release(struct tokens *t);
+
+struct speed {
+    double records_per_s, tokens_per_s;
+    double row_chars; /* of one embedding as a JSON list, on the average */
+};
+MUST_USE enum status measure_speed(const struct model *m, const struct tokens *t, uint32_t lanes, uint32_t micro_batch, uint32_t micro_batch_tokens,
+                                   double seconds, struct speed *out, struct err *e);
+
+#endif

@@ -1,0 +1,324 @@
+/* `ebb run`: the way in is spec_read -> local checks -> a private daemon -> submit -> follow -> summary -> stop.
+   The daemon may die at any time, from a kill or of its own: it is started again, and the same submission finds the same job. It may also be
+   another's, who typed the same command before. What was committed is safe from all of this; the client holds nothing but the screen. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/path.h"
+#include "base/units.h"
+#include "client/client.h"
+#include "client/follow.h"
+#include "client/local.h"
+#include "client/private.h"
+#include "client/spec.h"
+
+#define DEATHS_MAX 5      /* of the daemon, in a row, without a record done in between */
+#define SUBMIT_MS 600000  /* a dataset of ten million files takes its time to list */
+#define POLL_ANSWER_MS 5000
+
+static struct private_opts started_with;
+
+struct run {
+    struct jobspec spec;
+    struct local local;
+    struct private daemon;
+    struct follow follow;
+    uint64_t job, records_before, deaths, records_at_death, began_ms;
+    int submitted;   /* once: from then on the output is ours */
+    int resumed;
+    char shown[4096]; /* the output as a person would write it */
+};
+
+/* `out/`, `out.npy`: relative when it lies under the working folder. */
+static void shorten(const char *path, int is_dir, char *out, size_t size)
+{
+    char here[2048];
+    size_t n;
+    const char *slash = is_dir && path[strlen(path) - 1] != '/' ? "/" : "";
+    if (getcwd(here, sizeof here) && (n = strlen(here)) > 1 && strncmp(path, here, n) == 0 && path[n] == '/')
+        path += n + 1;
+    snprintf(out, size, "%s%s", path, slash);
+}
+
+static enum status submit(struct run *r, json_t **job, struct err *e)
+{
+    json_t *spec = jobspec_to_json(&r->spec);
+    json_t *in = spec ? json_pack("{s:o, s:b, s:b}", "spec", spec, "force", common.force && !r->submitted, "wait_sources", 1) : NULL;
+    if (!in)
+        return err_nomem(e, "a job");
+    TRY(conn_call(r->daemon.conn, "submit", in, SUBMIT_MS, job, e));
+    r->job = count_of(*job, "job");
+    return ST_OK;
+}
+
+/* A daemon that answers and knows the job. *job is what it says. ST_AGAIN: a signal came. */
+static enum status connect_and_submit(struct run *r, json_t **job, struct err *e)
+{
+    for (;;) {
+        enum status st = private_start(&r->daemon, e);
+        if (st == ST_OK)
+            st = submit(r, job, e);
+        if (st == ST_OK) {
+            r->submitted = 1;
+            return ST_OK;
+        }
+        if (st != ST_AGAIN || signals_count() || private_alive(&r->daemon))
+            return st == ST_AGAIN && !signals_count() ? err_set(e, ST_ENV, "the daemon does not answer; see its log '%s'", r->daemon.log) : st;
+        char words[700];
+        if (++r->deaths > DEATHS_MAX) {
+            private_last_words(&r->daemon, words, sizeof words);
+            return err_set(e, ST_ENV, "the daemon died %d times before it took the job; the end of its log '%s':%s", DEATHS_MAX, r->daemon.log, words);
+        }
+        clock_sleep_ms(200 * r->deaths);
+    }
+}
+
+static enum status poll_job(void *arg, json_t **job, struct err *e)
+{
+    struct run *r = arg;
+    enum status st = conn_call(r->daemon.conn, "job", json_pack("{s:I}", "job", (json_int_t)r->job), POLL_ANSWER_MS, job, e);
+    if (st == ST_OK) {
+        if (count_of(*job, "records_done") > r->records_at_death)
+            r->deaths = 0;
+        return ST_OK;
+    }
+    if (signals_count())
+        return ST_AGAIN;
+    if (st == ST_AGAIN && private_alive(&r->daemon))
+        return ST_AGAIN; /* slow, but there */
+    if (st != ST_AGAIN && st != ST_ENV)
+        return st;
+    char words[700];
+    private_last_words(&r->daemon, words, sizeof words);
+    if (++r->deaths > DEATHS_MAX)
+        return err_set(e, ST_ENV, "the daemon died %d times in a row without getting on; the end of its log '%s':%s", DEATHS_MAX, r->daemon.log, words);
+    follow_clear(&r->follow);
+    if (r->daemon.ours)
+        say("the daemon died; starting it again (what is committed is safe)");
+    r->records_at_death = r->follow.view.records_done;
+    clock_sleep_ms(r->deaths > 1 ? 200 * r->deaths : 0);
+    return connect_and_submit(r, job, e);
+}
+
+static void introduce(struct run *r)
+{
+    const struct model_info *m = &r->local.model;
+    char a[UNITS_MAX], words[512];
+    struct sample sample;
+    struct err e;
+    if (common.quiet || common.json)
+        return;
+    say("model   %s (%s, %s parameters, embeds %u floats), %s", m->name, m->architecture, units_count(a, (double)m->parameters), m->dims,
+        *m->precision ? m->precision : "f32");
+    if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK)
+        say("input   %s", local_count_words(&r->local, local_guess(&r->local, &r->spec, &sample), sample.whole, words, sizeof words));
+    uint64_t workers = started_with.workers ? started_with.workers : 1;
+    uint32_t cores = local_processors();
+    say("workers %" PRIu64 " on this machine, %u core%s", workers, cores, cores == 1 ? "" : "s");
+}
+
+/* Asks the daemon to end, and waits until it has. Gives the last of the job's figures that could be had. */
+static void stop(struct run *r, int drain, int signals)
+{
+    struct err e;
+    json_t *job;
+    enum status st = conn_call(r->daemon.conn, "stop", json_pack("{s:b}", "drain", drain), 3000, NULL, &e);
+    int asked = st == ST_OK;
+    while (private_alive(&r->daemon)) {
+        if (signals_count() > signals)
+            return;
+        job = NULL;
+        if (conn_call(r->daemon.conn, "job", json_pack("{s:I}", "job", (json_int_t)r->job), 200, &job, &e) == ST_OK) {
+            view_read(&r->follow.view, job);
+            json_decref(job);
+            if (!asked)
+                asked = conn_call(r->daemon.conn, "stop", json_pack("{s:b}", "drain", drain), 3000, NULL, &e) == ST_OK;
+        }
+        clock_sleep_ms(50);
+    }
+}
+
+static int interrupted(struct run *r)
+{
+    char n[UNITS_MAX];
+    int signals = signals_count();
+    struct view *v = &r->follow.view;
+    follow_clear(&r->follow);
+    if (!r->daemon.conn) {
+        say("stopped before anything was done. Go on with the same command");
+        return EXIT_INTERRUPTED;
+    }
+    uint64_t workers = v->workers ? v->workers : 1;
+    say("draining: %" PRIu64 " worker%s what %s (press Ctrl-C again to leave at once)", workers, workers == 1 ? " commits" : "s commit",
+        workers == 1 ? "it has" : "they have");
+    if (signals < 2) /* an impatient person may have pressed twice already */
+        stop(r, 1, signals);
+    if (private_alive(&r->daemon)) {
+        struct err e;
+        (void)!conn_call(r->daemon.conn, "stop", json_pack("{s:b}", "drain", 0), 1000, NULL, &e);
+        say("left at once; what was committed is safe. Go on with the same command");
+    } else {
+        say("stopped at %d %%, %s record%s %s done and safe. Go on with the same command", progress_percent(v), units_count(n, (double)v->records_done),
+            v->records_done == 1 ? "" : "s", v->records_done == 1 ? "is" : "are");
+    }
+    if (common.json)
+        print_json(json_pack("{s:s, s:I, s:I, s:f}", "event", "interrupted", "job", (json_int_t)r->job, "records_done", (json_int_t)v->records_done,
+                             "fraction", v->fraction));
+    return EXIT_INTERRUPTED;
+}
+
+static int finished(struct run *r, int at_once)
+{
+    json_t *job = NULL;
+    struct err e;
+    int code = EXIT_HELD;
+    follow_clear(&r->follow);
+    if (conn_call(r->daemon.conn, "job", json_pack("{s:I, s:b}", "job", (json_int_t)r->job, "spec", 1), 30000, &job, &e) != ST_OK)
+        return fail_with(ST_ENV, "cannot ask how the job ended: %s; type the same command again", e.text);
+    if (strcmp(text_of(job, "state"), "canceled") == 0) {
+        print_error_line("the job was canceled\nto begin anew, remove its output or give --force");
+    } else {
+        code = count_of(job, "errors") ? EXIT_ERRORS : EXIT_DONE;
+        double seconds = (double)(clock_ms() - r->began_ms) / 1000;
+        json_object_set_new(job, "output", json_string(r->shown));
+        if (at_once)
+            say("%s is done already", r->shown);
+        summary_print(job, at_once ? (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000 : seconds, at_once ? 0 : r->records_before);
+    }
+    if (common.json) {
+        json_object_del(job, "spec");
+        print_json(follow_json(code == EXIT_HELD ? "canceled" : "done", job));
+    }
+    json_decref(job);
+    return code;
+}
+
+static int stands(struct run *r)
+{
+    follow_clear(&r->follow);
+    why_print(r->daemon.conn, r->job, r->shown);
+    if (common.json)
+        print_json(json_pack("{s:s, s:I, s:s}", "event", r->follow.view.state, "job", (json_int_t)r->job, "reason", r->follow.view.reason));
+    return EXIT_HELD;
+}
+
+/* The same command again is a wish to go on. */
+static enum status wake(struct run *r, json_t **job, struct err *e)
+{
+    view_read(&r->follow.view, *job);
+    if (!view_stands(&r->follow.view))
+        return ST_OK;
+    say("it was %s%s%s; going on", r->follow.view.state, *r->follow.view.reason ? ": " : "", r->follow.view.reason);
+    json_t *in = json_pack("{s:I}", "job", (json_int_t)r->job), *spec = jobspec_to_json(&r->spec), *limit = json_object_get(spec, "max_errors");
+    if (in && limit && !json_is_null(limit))
+        json_object_set(in, "max_errors", limit);
+    json_decref(spec);
+    json_decref(*job);
+    *job = NULL;
+    return conn_call(r->daemon.conn, "resume", in, 30000, job, e);
+}
+
+static int run_job(struct run *r, struct err *e)
+{
+    json_t *job = NULL;
+    char n[UNITS_MAX];
+    enum follow_end end;
+    enum status st = connect_and_submit(r, &job, e);
+    if (st == ST_OK) {
+        r->resumed = json_is_true(json_object_get(job, "resumed"));
+        r->records_before = r->resumed ? count_of(job, "records_done") : 0;
+        int done = strcmp(text_of(job, "state"), "done") == 0;
+        if (done) {
+            json_decref(job);
+            int code = finished(r, 1);
+            stop(r, 1, signals_count());
+            return code;
+        }
+        if (r->resumed && r->records_before)
+            say("resuming %s: %s record%s done", r->shown, units_count(n, (double)r->records_before), r->records_before == 1 ? " is" : "s are");
+        st = wake(r, &job, e);
+        json_decref(job);
+        if (st == ST_OK)
+            st = follow_job(&r->follow, &end, e);
+    }
+    follow_clear(&r->follow);
+    if (signals_count() && (st == ST_AGAIN || (st == ST_OK && end == FOLLOW_SIGNAL)))
+        return interrupted(r);
+    if (st != ST_OK) {
+        int code = fail(e);
+        if (r->daemon.conn && private_alive(&r->daemon))
+            stop(r, 1, signals_count());
+        return code;
+    }
+    int code = end == FOLLOW_OVER ? finished(r, 0) : stands(r);
+    stop(r, 1, signals_count());
+    return code;
+}
+
+static int run_run(int operand_count, char **operands)
+{
+    struct run r = {.began_ms = clock_ms()};
+    struct err e;
+    int code;
+    r.follow.poll = poll_job;
+    r.follow.arg = &r;
+    if (spec_read(&r.spec, operand_count, operands, &e) != ST_OK)
+        return fail(&e);
+    struct sample sample;
+    enum status st = local_spool(&r.spec, &e);
+    if (st == ST_OK)
+        st = local_open(&r.local, &r.spec, &e);
+    if (st == ST_OK)
+        st = local_sample(&r.local, &r.spec, 20, 1u << 20, 50, NULL, NULL, &sample, &e); /* a misspelt field is told now */
+    if (st == ST_OK) {
+        shorten(r.spec.output, r.local.out.is_dir, r.shown, sizeof r.shown);
+        signals_take();
+        introduce(&r);
+        st = private_init(&r.daemon, r.local.work_dir, &started_with, &e);
+    }
+    code = st == ST_OK ? run_job(&r, &e) : fail(&e);
+    private_release(&r.daemon);
+    local_release(&r.local);
+    jobspec_release(&r.spec);
+    return code;
+}
+
+static const struct opt own[] = {
+    {.name = "workers", .type = OPT_NUMBER, .value = &started_with.workers, .arg = "N", .group = "This machine", .help = "worker processes (default: 1)"},
+    {.name = "lanes", .type = OPT_NUMBER, .value = &started_with.lanes, .arg = "N", .group = "This machine", .help = "cores that each worker uses (default: all, divided among them)"},
+    {.name = "memory", .type = OPT_SIZE, .value = &started_with.memory_bytes, .arg = "SIZE", .group = "This machine", .help = "memory that each worker may take (default: it decides)"},
+    {.name = "force", .type = OPT_FLAG, .value = &common.force, .group = "This command", .help = "take over an output that belongs to another job, or holds other files"},
+    {.name = "quiet", .letter = 'q', .type = OPT_FLAG, .value = &common.quiet, .group = "This command", .help = "say nothing but errors"},
+    {.name = "json", .type = OPT_FLAG, .value = &common.json, .group = "This command", .help = "print progress and the end as JSON, one object a line"},
+};
+
+static const struct opt_command like = {
+    .name = "ebb run",
+    .operands = "[JOB.yaml]",
+    .summary = "run every record through the model on this machine, show progress, leave when done",
+    .details = "Reads a job from flags, from a job file (see 'ebb submit --help'), or both; flags win. Results, complete and in the order of the input, come to\n"
+               "--output, records that cannot be done to errors.jsonl beside them.\n"
+               "\n"
+               "Ctrl-C commits what is done and leaves. Whatever stops it, typing the same command again goes on where it was; when all is done, it says so.\n"
+               "The same command twice at once is one job. A job that differs is refused, and told what differs.\n"
+               "\n"
+               "Exit codes: 0 all records done; 3 done, some records in errors; 4 held or failed (the reason is printed); 130 interrupted, can be resumed;\n"
+               "2 the command, job or input is wrong and nothing was started; 1 the environment failed (disk, permission, network).",
+    .examples = "  ebb run --model all-MiniLM-L6-v2/ --input 'reviews/*.jsonl.gz' --field text --output out/\n"
+                "  ebb run --model minilm/ --input titles.txt --output titles.npy\n"
+                "  zcat logs.gz | ebb run --model minilm/ --input - --format lines --output logs.npy\n"
+                "  ebb run job.yaml --limit 1000",
+    .operands_max = 64, /* more than one is told apart later, with better words */
+};
+
+static const struct opt_command *make_table(struct err *e)
+{
+    return spec_table(&like, own, COUNT(own), e);
+}
+
+const struct command command_run = {.name = "run", .group = "On this machine", .make_table = make_table, .run = run_run};

@@ -1,0 +1,79 @@
+/* `workers` and `drain`. */
+#include <inttypes.h>
+
+#include "base/units.h"
+#include "client/client.h"
+#include "client/connect.h"
+
+static int stay;
+
+static void row(struct table *t, const json_t *w)
+{
+    char job[24] = "-", rate[UNITS_MAX] = "-", since[24];
+    double s = number_of(w, "since_s", 0);
+    if (count_of(w, "job"))
+        snprintf(job, sizeof job, "%" PRIu64, count_of(w, "job"));
+    if (number_of(w, "records_per_s", 0) > 0)
+        units_rate(rate, number_of(w, "records_per_s", 0));
+    snprintf(since, sizeof since, "%d:%02d", (int)(s / 3600), (int)(s / 60) % 60);
+    const char *name = text_of(w, "worker"), *model = text_of(w, "model"), *lease = text_of(w, "lease");
+    table_row(t, (const char *[]){*name ? name : text_of(w, "name"), text_of(w, "host"), text_of(w, "state"), *model ? model : "-", job, rate, since,
+                                  *lease ? lease : "-"});
+}
+
+static int run_workers(int operand_count, char **operands)
+{
+    (void)operand_count;
+    (void)operands;
+    json_t *answer = NULL, *w;
+    struct err e;
+    size_t i;
+    if (ask("workers", NULL, &answer, &e) != ST_OK)
+        return fail(&e);
+    json_t *list = json_object_get(answer, "workers");
+    int code = EXIT_DONE;
+    if (common.json) {
+        json_array_foreach(list, i, w)
+            code |= print_json(json_incref(w));
+    } else if (json_array_size(list) == 0) {
+        say("no workers: they come when there is work");
+    } else {
+        struct table *t = table_new(8, (const char *[]){"WORKER", "NODE", "STATE", "MODEL", "JOB", "RATE", "SINCE", "LEASE"});
+        json_array_foreach(list, i, w)
+            row(t, w);
+        table_print(t, stdout);
+    }
+    json_decref(answer);
+    return code;
+}
+
+static int run_drain(int operand_count, char **operands)
+{
+    json_t *answer = NULL;
+    struct err e;
+    json_t *in = json_pack("{s:b, s:s*}", "stay", stay, "worker", operand_count ? operands[0] : NULL);
+    if (ask("drain", in, &answer, &e) != ST_OK)
+        return fail(&e);
+    if (common.json)
+        return print_json(answer);
+    uint64_t n = count_of(answer, "drained");
+    printf("%" PRIu64 " worker%s what %s and leave%s%s\n", n, n == 1 ? " commits" : "s commit", n == 1 ? "it has" : "they have", n == 1 ? "s" : "",
+           stay ? "; no new ones are started" : "");
+    json_decref(answer);
+    return EXIT_DONE;
+}
+
+static const struct opt opts[] = {ROW_JSON, ROW_SOCKET};
+static const struct opt_command table = {.name = "ebb workers", .summary = "list the workers of a pool, and what each does", .examples = "  ebb workers",
+                                         .opts = opts, .opt_count = COUNT(opts)};
+const struct command command_workers = {.name = "workers", .group = "Machines", .table = &table, .run = run_workers};
+
+static const struct opt drain_opts[] = {
+    {.name = "stay", .type = OPT_FLAG, .value = &stay, .help = "start no new ones in their place, until the daemon is started anew"},
+    ROW_JSON,
+    ROW_SOCKET,
+};
+static const struct opt_command drain_table = {.name = "ebb drain", .operands = "[WORKER]", .summary = "tell a worker, or all, to commit what it has and leave",
+                                               .examples = "  ebb drain desk12/1\n  ebb drain --stay", .opts = drain_opts, .opt_count = COUNT(drain_opts),
+                                               .operands_max = 1};
+const struct command command_drain = {.name = "drain", .group = "Machines", .table = &drain_table, .run = run_drain};
