@@ -10,6 +10,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/opt.h"
 #include "wire/blackbox.h"
@@ -21,6 +22,7 @@
 #endif
 #define MOST_LANES 1024
 #define LEAST_MEMORY (64u << 20)
+#define LANES_MS 500 /* that the lanes get to empty themselves of records that are not wanted any more */
 
 static struct blackbox *box;
 
@@ -143,10 +145,11 @@ int main(int argc, char **argv)
         .signal_fd = signal_fd,
     };
     int exit_code = link_run(&o, p);
-    if (!pipeline_idle(p)) {
-        fflush(NULL);
-        _exit(exit_code); /* a lane may be busy for long: nobody waits for what nobody wants */
-    }
+    for (uint64_t until_ms = clock_ms() + LANES_MS; !pipeline_idle(p); clock_sleep_ms(5))
+        if (clock_ms() > until_ms) {
+            fflush(NULL);
+            _exit(exit_code); /* a lane is busy for long with what nobody wants any more */
+        }
     pipeline_free(p);
     blackbox_close(box, exit_code == 0 ? box_path : NULL);
     close(signal_fd);

@@ -52,6 +52,7 @@ void inputs_free(struct input *inputs, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         mem_free(inputs[i].source.path);
+        mem_free(inputs[i].refused);
         if (inputs[i].has_columns)
             columns_release(&inputs[i].columns);
     }

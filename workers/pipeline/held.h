@@ -39,6 +39,7 @@ struct input { /* a source that a lease touches */
     int stream;
     struct columns columns;  /* CSV and TSV, once the reader has opened it */
     int has_columns;
+    char *refused;           /* why its header cannot be read: each of its records is an error */
 };
 
 struct item {

@@ -429,8 +429,8 @@ static void *scan_run(void *arg)
     if (st != ST_OK) {
         log_warn("lease %" PRIx64 " cannot be cut: %s", h->epoch, e.text);
         at = UINT64_MAX;
-    } else if (at > in->end) {
-        at = in->end;
+    } else if (at < s->at) {
+        at = in->end; /* no record begins there: the source goes as a whole */
     }
     if (!h->closed && held_cut(h, &at, 1) == CUT_NOW) {
         pipeline_cut_answer(p, h->epoch, at);

@@ -62,6 +62,10 @@ static int prepare(struct preparing *t, struct item *i)
     const struct job *j = i->held->job;
     const struct loaded *l = i->held->loaded;
     struct err e;
+    if (i->input->refused) {
+        pipeline_failed(p, i, RECORD_WRONG_COLUMNS, i->input->refused);
+        return 0;
+    }
     need_decoder(t, i);
     if (t->refused) {
         pipeline_failed(p, i, RECORD_MISSING_FIELD, t->refused);

@@ -224,17 +224,32 @@ static int add_unreadable(struct reading *r, const char *why)
     return 1;
 }
 
+/* A header that cannot be read spoils its own source, not the job. */
+static enum status need_columns(struct reading *r, struct err *e)
+{
+    struct input *in = r->in;
+    if (!r->h->job->columns || in->has_columns || in->refused)
+        return ST_OK;
+    enum status st = reader_columns(&in->source, &r->h->job->reading, &in->columns, e);
+    in->has_columns = st == ST_OK;
+    if (st != ST_USER)
+        return st;
+    in->refused = mem_strdup(e->text);
+    return in->refused ? ST_OK : err_nomem(e, "a header");
+}
+
 static enum status open_source(struct reading *r, struct err *e)
 {
     struct held *h = r->h;
     uint64_t base = r->in->source.base, from = h->read_to > base ? h->read_to - base : 0;
-    if (h->job->columns && !r->in->has_columns) {
-        TRY(reader_columns(&r->in->source, &h->job->reading, &r->in->columns, e));
-        r->in->has_columns = 1;
-    }
-    enum status st = reader_open(&r->in->source, &h->job->reading, from, &r->reader, e);
-    if (st != ST_OK)
+    struct reader *reader;
+    TRY(reader_open(&r->in->source, &h->job->reading, from, &reader, e));
+    enum status st = need_columns(r, e);
+    if (st != ST_OK) {
+        reader_close(reader);
         return st;
+    }
+    r->reader = reader;
     r->lines_at_entry = r->lines;
     r->bytes = 0;
     return ST_OK;

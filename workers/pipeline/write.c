@@ -29,7 +29,7 @@ enum due { DUE_NOTHING, DUE_COMMIT, DUE_ALL, DUE_GIVE_UP, DUE_RETURN };
 
 static enum due due(const struct pipeline *p, const struct held *h, uint64_t now_ms, uint64_t *next_ms)
 {
-    if (h->closed)
+    if (h->closed || h->acked < h->seq) /* one commit of a lease is under way at a time: the daemon takes them by their numbers */
         return DUE_NOTHING;
     if (h->give_up)
         return DUE_GIVE_UP;

@@ -1,0 +1,193 @@
+/* Queues keep order and lose nothing between threads; the budget is never overdrawn, and whoever waits at it can be called away. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "workers/pipeline/queue.h"
+
+struct thing {
+    struct node node;
+    uint32_t from, number, weight;
+};
+
+static struct thing *thing(uint32_t from, uint32_t number)
+{
+    struct thing *t = calloc(1, sizeof *t);
+    t->from = from;
+    t->number = number;
+    t->weight = number % 5 + 1;
+    return t;
+}
+
+static int lighter_than_ten(void *arg, const struct node *first, const struct node *next)
+{
+    uint32_t *sum = arg;
+    if (!*sum)
+        *sum = ((const struct thing *)first)->weight;
+    if (*sum + ((const struct thing *)next)->weight > 10)
+        return 0;
+    *sum += ((const struct thing *)next)->weight;
+    return 1;
+}
+
+static void takes_what_fits(void **state)
+{
+    (void)state;
+    struct queue q;
+    queue_init(&q);
+    for (uint32_t i = 0; i < 8; i++)
+        queue_push(&q, &thing(0, i)->node, 1); /* weights 1 2 3 4 5 1 2 3 */
+    static const size_t want[] = {4, 3, 1};
+    uint32_t number = 0;
+    for (size_t k = 0; k < 3; k++) {
+        uint32_t sum = 0;
+        size_t n;
+        struct node *chain = queue_take(&q, SIZE_MAX, lighter_than_ten, &sum, &n);
+        assert_int_equal(n, want[k]);
+        for (struct node *next; chain; chain = next) {
+            next = chain->next;
+            assert_int_equal(((struct thing *)chain)->number, number++);
+            free(chain);
+        }
+    }
+    size_t n;
+    queue_push(&q, NULL, 0);
+    queue_close(&q);
+    assert_null(queue_take(&q, 1, NULL, NULL, &n));
+    assert_int_equal(n, 0);
+    queue_release(&q);
+}
+
+#define EACH 20000
+
+struct busy {
+    struct queue *q;
+    uint32_t number;
+    uint64_t *seen; /* of each producer: the sum of the numbers */
+    uint64_t taken;
+};
+
+static void *produce(void *arg)
+{
+    struct busy *b = arg;
+    for (uint32_t i = 1; i <= EACH;) {
+        struct node *chain = NULL, **tail = &chain;
+        size_t n = 0;
+        for (; n < i % 7 + 1 && i <= EACH; n++, i++) {
+            *tail = &thing(b->number, i)->node;
+            tail = &(*tail)->next;
+        }
+        queue_push(b->q, chain, n);
+    }
+    return NULL;
+}
+
+static void *consume(void *arg)
+{
+    struct busy *b = arg;
+    size_t n;
+    uint32_t last[3] = {0};
+    for (struct node *chain; (chain = queue_take(b->q, 5, NULL, NULL, &n));)
+        for (struct node *next; chain; chain = next) {
+            next = chain->next;
+            struct thing *t = (struct thing *)chain;
+            if (t->number <= last[t->from]) /* each producer's things come in their order */
+                abort();
+            last[t->from] = t->number;
+            b->seen[t->from] += t->number;
+            b->taken++;
+            free(t);
+        }
+    return NULL;
+}
+
+static void many_threads(void **state)
+{
+    (void)state;
+    struct queue q;
+    queue_init(&q);
+    pthread_t producers[3], consumers[3];
+    struct busy p[3], c[3];
+    uint64_t seen[3][3] = {{0}};
+    for (uint32_t i = 0; i < 3; i++) {
+        c[i] = (struct busy){.q = &q, .seen = seen[i]};
+        pthread_create(&consumers[i], NULL, consume, &c[i]);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        p[i] = (struct busy){.q = &q, .number = i};
+        pthread_create(&producers[i], NULL, produce, &p[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(producers[i], NULL);
+    queue_close(&q);
+    uint64_t taken = 0;
+    for (int i = 0; i < 3; i++) {
+        pthread_join(consumers[i], NULL);
+        taken += c[i].taken;
+    }
+    assert_int_equal(taken, 3 * EACH);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(seen[0][i] + seen[1][i] + seen[2][i], (uint64_t)EACH * (EACH + 1) / 2);
+    queue_release(&q);
+}
+
+static void *give_later(void *arg)
+{
+    clock_sleep_ms(30);
+    budget_give(arg, 60, 1);
+    return NULL;
+}
+
+static void *poke_later(void *arg)
+{
+    clock_sleep_ms(30);
+    budget_poke(arg);
+    return NULL;
+}
+
+static void the_budget_bounds(void **state)
+{
+    (void)state;
+    struct budget b;
+    pthread_t t;
+    budget_init(&b, 100, 3);
+    assert_int_equal(budget_try(&b, 500), 1); /* larger than all: only alone */
+    assert_int_equal(budget_try(&b, 1), 0);
+    budget_give(&b, 500, 1);
+    assert_int_equal(budget_try(&b, 60), 1);
+    assert_int_equal(budget_try(&b, 41), 0);
+    assert_int_equal(budget_try(&b, 500), 0);
+    uint64_t pokes = budget_pokes(&b);
+    pthread_create(&t, NULL, give_later, &b);
+    assert_int_equal(budget_take(&b, 41, pokes), 1); /* waited for room */
+    pthread_join(t, NULL);
+    assert_int_equal(budget_bytes(&b), 41);
+    assert_int_equal(budget_try(&b, 1), 1);
+    assert_int_equal(budget_try(&b, 1), 1);
+    assert_int_equal(budget_try(&b, 1), 0); /* three records */
+    pthread_create(&t, NULL, poke_later, &b);
+    assert_int_equal(budget_take(&b, 1, pokes), 0);
+    assert_int_equal(budget_take(&b, 1, pokes), 0); /* poked since: does not wait */
+    pthread_join(t, NULL);
+    budget_add(&b, 1000); /* results always fit */
+    budget_give(&b, 1043, 3);
+    assert_int_equal(budget_bytes(&b), 0);
+    assert_int_equal(budget_records(&b), 0);
+    budget_wait_idle(&b, budget_pokes(&b));
+    budget_release(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_what_fits),
+        cmocka_unit_test(many_threads),
+        cmocka_unit_test(the_budget_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
