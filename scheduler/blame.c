@@ -153,7 +153,7 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
     int guilty = end_guilt[how] || (MUTANT(10) && how == WORKER_LOST);
     int stop = 0;
     if (guilty) {
-        if (found == 1 && (l->probe || MUTANT(18))) {
+        if (found == 1 && l->probe) {
             lone_crash(s, j, lease_carve(s, l, only->record), w, how);
         } else {
             for (size_t i = 0; i < count && found; i++) {
@@ -163,7 +163,7 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
                 if (MUTANT(11)) {
                     n->crashes = 1;
                     quarantine(s, j, n, how);
-                } else {
+                } else if (!MUTANT(18)) {
                     suspect(n);
                 }
             }

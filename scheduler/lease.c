@@ -380,7 +380,7 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
     w->loading = j->row.params.model_key && w->model_key != j->row.params.model_key;
     struct sched_action *a = core_message(s, SCHED_DO_SEND_LEASE, j->row.id, w->id, epoch);
     a->u.lease.span = n->span;
-    a->u.lease.probe = n->probe ? 1 : n->attempts && n->attempts >= j->row.params.max_attempts ? 2 : 0;
+    a->u.lease.probe = n->probe | (n->attempts && n->attempts >= j->row.params.max_attempts ? 2 : 0);
     a->u.lease.attempt = j->row.attempt;
     worker_refresh(s, w);
     worker_timer(s, w);

@@ -96,7 +96,7 @@ void job_set_state(struct sched *s, struct job *j, enum job_state state)
 {
     BUG_IF(!(state_moves[j->row.state] >> state & 1), "job %" PRIu64 ": from %s to %s", j->row.id, state_word[j->row.state],
            state_word[state]);
-    if (j->row.state == JOB_RUNNING)
+    if (j->row.state == JOB_RUNNING && !(MUTANT(17) && state == JOB_PAUSED))
         running_unlink(s, j);
     j->row.state = state;
     if (state == JOB_RUNNING) {
@@ -823,7 +823,7 @@ static int expire(struct sched *s, struct worker *w)
         lease_release(s, l);
         w->mute = 1;
     }
-    if (w->leases && !w->killed && s->now_ms >= deadline(s, w)) {
+    if (w->leases && !w->killed && s->now_ms >= deadline(s, w) && !MUTANT(13)) {
         struct sched_action *a = core_message(s, SCHED_DO_KILL_WORKER, w->leases->job->row.id, w->id, w->leases->epoch);
         snprintf(a->u.text, sizeof a->u.text, "no progress for %" PRIu64 " s", (s->now_ms - w->progress_ms) / 1000);
         w->killed = 1;

@@ -196,8 +196,8 @@ struct sched_action {
         char text[256];                /* ADD_EVENT, KILL_WORKER */
         struct {
             struct span span;
-            int probe;                 /* 1: suspects, run the records one at a time and commit each; 2: the last try of a span
-                                          that was given back max_attempts times: whatever fails now becomes an error row */
+            int probe;                 /* bits. 1: suspects, run the records one at a time and commit each. 2: the last try of a
+                                          span that was given back max_attempts times: what fails now becomes an error row */
             uint32_t attempt;          /* of the job, for the extents */
         } lease;
         uint64_t cut_at;               /* SEND_CUT: give up from here on, or from the first point behind it that you can */

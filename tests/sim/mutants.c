@@ -8,7 +8,7 @@
 
 #include "tests/sim/sim.h"
 
-#define SEEDS 300
+#define SEEDS 500
 
 extern int sched_mutant;
 
@@ -30,7 +30,7 @@ static const char *const bugs[] = {
     [15] = "an unanswered cut gives the rest away but keeps the lease",
     [16] = "a quarantined record is not counted",
     [17] = "a paused job still gets leases",
-    [18] = "a record is blamed though it did not run alone",
+    [18] = "suspects are not run alone",
     [19] = "a probe gets company",
     [20] = "a passing failure is retried at once for ever, its tries are not counted",
 };

@@ -271,7 +271,7 @@ static void check_answers(struct sim *m, const struct sched_action *a)
         struct image_job *j = &m->now.jobs[a->job - 1];
         if (j->row.state != JOB_RUNNING)
             sim_fail(m, "job %" PRIu64 " does not run and gets a lease", a->job);
-        m->probes += a->u.lease.probe == 1;
+        m->probes += a->u.lease.probe & 1;
         for (size_t i = 0; i < m->epoch_count; i++)
             if (m->epochs[i] == a->epoch)
                 sim_fail(m, "epoch %" PRIx64 " is given away twice", a->epoch);
@@ -682,7 +682,7 @@ static void happen(struct sim *m, struct item *it)
         if (it->number == m->life) {
             ev.kind = SCHED_JOB_PUBLISHED;
             ev.job = it->worker;
-            ev.u.published.failure = m->faulty && chance(m, m->stale_publish) ? "the disk is full" : NULL;
+            ev.u.published.failure = m->faulty && chance(m, m->publish_fails) ? "the disk is full" : NULL;
             step(m, &ev);
         }
         break;
@@ -726,6 +726,10 @@ static void happen(struct sim *m, struct item *it)
         if (w->exists && w->incarnation == it->number)
             worker_dies(m, w, WORKER_HUNG);
         break;
+    case PROBE_KILLED:
+        if (w->exists && w->incarnation == it->number)
+            worker_dies(m, w, WORKER_LOST);
+        break;
     case OPERATOR:
         operate(m);
         break;
@@ -768,7 +772,7 @@ static void make_dataset(struct sim *m, size_t k)
     }
     double flaky = chance(m, 0.3) ? 0.01 : 0, late = chance(m, 0.3) ? 0.05 : 0;
     for (size_t i = 0; i < d->count; i++) {
-        d->records[i].fails = chance(m, flaky) ? (uint8_t)(1 + rnd(m, 6)) : 0;
+        d->records[i].fails = !chance(m, flaky) ? 0 : chance(m, 0.2) ? FAILS_ALWAYS : (uint8_t)(1 + rnd(m, 6));
         d->records[i].late = (uint8_t)chance(m, late);
     }
     size_t poisons = d->count > 40 ? rnd(m, 4) : 0;
@@ -869,7 +873,8 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
         m->crash_at_step = chance(m, 0.5) ? 0.004 : 0;
         m->crash_at_send = chance(m, 0.5) ? 0.004 : 0;
         m->write_fails = chance(m, 0.3) ? 0.002 : 0;
-        m->stale_publish = chance(m, 0.3) ? 0.3 : 0;
+        m->probes_killed = chance(m, 0.3) ? 0.4 : 0;
+        m->publish_fails = chance(m, 0.3) ? 0.3 : 0;
     }
     m->faults_end_ms = m->now_ms + 20000 + rnd(m, 180000);
     m->data_count = 1 + rnd(m, chance(m, 0.3) ? MAX_JOBS : 2);

@@ -29,6 +29,7 @@ struct record {
     uint64_t begin, end;
     uint8_t poison;
     uint8_t fails;    /* so many tries fail for a passing reason */
+#define FAILS_ALWAYS 255
     uint8_t tried;
     uint8_t late;     /* finishes behind its neighbours: leaves a hole */
 };
@@ -87,6 +88,7 @@ enum happening {
     WORKER_FREEZES,
     WORKER_NOTICED,  /* the provider tells how it went */
     WORKER_HUNG_KILLED,
+    PROBE_KILLED,
     PARTITION,
     OPERATOR,
     SUBMIT,
@@ -163,8 +165,7 @@ struct sim {
 
     int faulty;              /* faults are still injected */
     uint64_t faults_end_ms;
-    double loss, doubling, slow_net, crash_at_step, crash_at_send, write_fails, stale_publish;
-    int stubborn;            /* workers forget some leases on purpose */
+    double loss, doubling, slow_net, crash_at_step, crash_at_send, write_fails, publish_fails, probes_killed;
 
     struct dataset data[MAX_JOBS];
     size_t data_count;

@@ -104,7 +104,7 @@ void worker_dies(struct sim *m, struct sim_worker *w, enum worker_end how)
     struct parcel *p = message(m, w, SCHED_WORKER_ENDED);
     p->ev.u.ended.how = how;
     struct held_lease *l = w->leases;
-    size_t n = l && l->count ? w->in_lane : 0;
+    size_t n = !l || !l->count ? 0 : w->in_lane ? w->in_lane : (l->probe & 1) != 0;
     p->suspects = xmalloc((n + 1) * sizeof *p->suspects);
     size_t k = 0;
     for (size_t i = l ? l->next : 0; k < n && i < l->count; i++)
@@ -275,6 +275,11 @@ void worker_receive(struct sim *m, struct sim_worker *w, const struct sched_acti
     case SCHED_DO_SEND_LEASE:
         if (!l && !w->draining)
             accept_lease(m, w, a);
+        if ((a->u.lease.probe & 1) && m->faulty && chance(m, m->probes_killed)) { /* lost is not guilty, not even here */
+            struct item *it = sim_at(m, m->now_ms + rnd(m, 600), PROBE_KILLED);
+            it->worker = w->index;
+            it->number = w->incarnation;
+        }
         break;
     case SCHED_DO_SEND_REVOKE:
         if (l)
@@ -328,8 +333,9 @@ static void finish(struct sim *m, struct held_lease *l, size_t i)
     l->records_done++;
     l->bytes_done += r->end - r->begin;
     if (r->tried < r->fails) {
-        r->tried++;
-        l->units[i] = l->probe == 2 ? FAULTY : GIVE_BACK;
+        if (r->fails != FAILS_ALWAYS)
+            r->tried++;
+        l->units[i] = l->probe & 2 ? FAULTY : GIVE_BACK;
         return;
     }
     l->units[i] = FINISHED;
@@ -368,7 +374,7 @@ static int compute(struct sim *m, struct sim_worker *w)
                 l->next++;
                 continue;
             }
-            size_t lane[64], n = 0, most = l->probe == 1 ? 1 : w->lanes;
+            size_t lane[64], n = 0, most = (l->probe & 1) ? 1 : w->lanes;
             double cost = 0;
             for (size_t i = l->next; i < l->count && n < most; i++)
                 if (l->units[i] == TODO) {
@@ -388,7 +394,7 @@ static int compute(struct sim *m, struct sim_worker *w)
                 return 0;
             w->in_lane = 0;
             for (size_t k = 0; k < n; k++) {
-                if (l->data->records[l->first + lane[k]].late && l->probe != 1)
+                if (l->data->records[l->first + lane[k]].late && !(l->probe & 1))
                     l->units[lane[k]] = LATE;
                 else
                     finish(m, l, lane[k]);
@@ -437,7 +443,7 @@ void worker_turn(struct sim *m, struct sim_worker *w)
         return;
     for (struct held_lease *l = w->leases, *next; l; l = next) {
         next = l->after;
-        int whole = l->next >= l->count || l->probe == 1;
+        int whole = l->next >= l->count || (l->probe & 1);
         if (l->commit) {
             if (m->now_ms - l->sent_ms > 3000)
                 resend(m, w, l);
