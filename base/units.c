@@ -10,7 +10,7 @@
 char *units_count(char *out, double n)
 {
     if (n >= 1e7) {
-        snprintf(out, UNITS_MAX, n >= 1e9 ? "%.1f G" : "%.1f M", n >= 1e9 ? n / 1e9 : n / 1e6);
+        snprintf(out, UNITS_MAX, n >= 999.95e6 ? "%.1f G" : "%.1f M", n >= 999.95e6 ? n / 1e9 : n / 1e6);
         return out;
     }
     char digits[UNITS_MAX];
@@ -80,7 +80,7 @@ struct unit {
 static int parse(const char *text, const struct unit *units, double *out)
 {
     char *end;
-    if (!isdigit((unsigned char)*text))
+    if (!isdigit((unsigned char)*text) || (text[0] == '0' && tolower((unsigned char)text[1]) == 'x')) /* strtod would take hexadecimals */
         return -1;
     double n = strtod(text, &end);
     while (*end == ' ')

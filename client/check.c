@@ -132,7 +132,7 @@ static void print_sample(struct check *c)
     if (c->bad)
         print_field("errors", "%zu of the first %s records:", c->bad, units_count(n, (double)c->sample.records));
     json_array_foreach(c->errors, i, bad)
-        printf("        %s:%" PRIu64 ": %s: %s\n", text_of(bad, "source"), count_of(bad, "line"), text_of(bad, "code"), text_of(bad, "message"));
+        printf("        %s:%" PRIu64 ": %s: %s\n", short_path(text_of(bad, "source")), count_of(bad, "line"), text_of(bad, "code"), text_of(bad, "message"));
 }
 
 static int print_all(struct check *c)
@@ -177,7 +177,7 @@ static enum status look_at_output(struct check *c, struct err *e)
     enum status st = output_owner(&c->local.out, &theirs, e);
     buf_release(&theirs);
     if (st == ST_OK)
-        say("%s holds a job already: 'ebb run' goes on with it, or says what differs", c->local.out.path);
+        say("'%s' holds a job already: 'ebb run' goes on with it, or says what differs", short_path(c->local.out.path));
     return st == ST_NOT_FOUND ? ST_OK : st;
 }
 

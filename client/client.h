@@ -59,6 +59,8 @@ struct table *table_new(size_t columns, const char *const *headings);
 void table_row(struct table *t, const char *const *cells);
 void table_print(struct table *t, FILE *to); /* frees it */
 
+/* The path as a person would write it here: without the working folder in front. Points into path. */
+const char *short_path(const char *path);
 /* JOB as a number, or ST_USER. */
 MUST_USE enum status parse_job(const char *word, uint64_t *job, struct err *e);
 /* Fields of an answer; a missing one or one of another type is 0, "" or the default. */

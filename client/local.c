@@ -85,6 +85,16 @@ void local_release(struct local *l)
 
 /* Sample ----------------------------------------------------------------------------------------------------------------------------- */
 
+/* The field that was meant: one spelt alike, else `text`, else the only one. */
+static const char *near_field(const char *field, const char *const *names, size_t count)
+{
+    const char *near = suggest(field, names, count);
+    for (size_t i = 0; i < count && !near; i++)
+        if (strcmp(names[i], "text") == 0)
+            near = names[i];
+    return near || count != 1 ? near : names[0];
+}
+
 struct sampling {
     const struct local *l;
     const struct jobspec *s;
@@ -97,6 +107,21 @@ struct sampling {
     const char *first_path;
     int full;
 };
+
+static enum status check_column(const struct source *src, const struct columns *c, const char *field, struct err *e)
+{
+    char all[400] = "";
+    for (size_t i = 0; i < c->count; i++) {
+        size_t n = strlen(all);
+        if (strcmp(c->names[i], field) == 0)
+            return ST_OK;
+        if (n + strlen(c->names[i]) + 3 < sizeof all)
+            snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", c->names[i]);
+    }
+    const char *near = near_field(field, (const char *const *)c->names, c->count);
+    return err_set(e, ST_USER, near ? "'%s' has no column '%s' (columns: %s)\ndid you mean --field %s" : "'%s' has no column '%s' (columns: %s)\nname the text's with --field",
+                   short_path(src->path), field, all, near);
+}
 
 static enum status sample_source(struct sampling *g, const struct source *src, struct err *e)
 {
@@ -113,8 +138,10 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
         st = reader_columns(src, &ro, &columns, e);
     if (st == ST_OK && table && !columns.count)
         goto out; /* a file without rows */
-    if (st == ST_OK)
-        st = decoder_open(&d, table ? &columns : NULL, &decoder, e);
+    if (st == ST_OK && table && s->field)
+        st = check_column(src, &columns, s->field, e);
+    if (st == ST_OK && (st = decoder_open(&d, table ? &columns : NULL, &decoder, e)) == ST_USER)
+        err_prefix(e, "'%s'", short_path(src->path));
     if (st == ST_OK)
         st = reader_open(src, &ro, 0, &r, e);
     while (st == ST_OK) {
@@ -170,16 +197,11 @@ static enum status no_such_field(const struct sampling *g, struct err *e)
         if (json_is_string(v) && count < COUNT(names))
             names[count++] = key;
     }
-    const char *near = suggest(field, names, count);
-    for (size_t i = 0; i < count && !near; i++)
-        if (strcmp(names[i], "text") == 0)
-            near = names[i];
-    if (!near && count == 1)
-        near = names[0];
+    const char *near = near_field(field, names, count);
     enum status st = near ? err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\ndid you mean --field %s",
-                                    g->first_path, field, (unsigned long long)g->missing, all, near)
+                                    short_path(g->first_path), field, (unsigned long long)g->missing, all, near)
                           : err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\nname the text's with --field",
-                                    g->first_path, field, (unsigned long long)g->missing, all);
+                                    short_path(g->first_path), field, (unsigned long long)g->missing, all);
     json_decref(o);
     return st;
 }

@@ -31,18 +31,13 @@ struct run {
     uint64_t job, records_before, deaths, records_at_death, began_ms;
     int submitted;   /* once: from then on the output is ours */
     int resumed;
-    char shown[4096]; /* the output as a person would write it */
+    char shown[4096]; /* the output as a person writes it: out/, out.npy */
 };
 
-/* `out/`, `out.npy`: relative when it lies under the working folder. */
-static void shorten(const char *path, int is_dir, char *out, size_t size)
+static int ends_in_slash(const char *path)
 {
-    char here[2048];
-    size_t n;
-    const char *slash = is_dir && path[strlen(path) - 1] != '/' ? "/" : "";
-    if (getcwd(here, sizeof here) && (n = strlen(here)) > 1 && strncmp(path, here, n) == 0 && path[n] == '/')
-        path += n + 1;
-    snprintf(out, size, "%s%s", path, slash);
+    size_t n = strlen(path);
+    return n && path[n - 1] == '/';
 }
 
 static enum status submit(struct run *r, json_t **job, struct err *e)
@@ -276,7 +271,7 @@ static int run_run(int operand_count, char **operands)
     if (st == ST_OK)
         st = local_sample(&r.local, &r.spec, 20, 1u << 20, 50, NULL, NULL, &sample, &e); /* a misspelt field is told now */
     if (st == ST_OK) {
-        shorten(r.spec.output, r.local.out.is_dir, r.shown, sizeof r.shown);
+        snprintf(r.shown, sizeof r.shown, "%s%s", short_path(r.spec.output), r.local.out.is_dir && !ends_in_slash(r.spec.output) ? "/" : "");
         signals_take();
         introduce(&r);
         st = private_init(&r.daemon, r.local.work_dir, &started_with, &e);

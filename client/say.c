@@ -160,6 +160,15 @@ void table_print(struct table *t, FILE *to)
 
 /* Words and answers --------------------------------------------------------------------------------------------------------------- */
 
+const char *short_path(const char *path)
+{
+    char here[4096];
+    size_t n;
+    if (getcwd(here, sizeof here) && (n = strlen(here)) > 1 && strncmp(path, here, n) == 0 && path[n] == '/' && path[n + 1])
+        return path + n + 1;
+    return path;
+}
+
 enum status parse_job(const char *word, uint64_t *job, struct err *e)
 {
     char *end;
