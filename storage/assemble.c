@@ -223,6 +223,7 @@ enum status assembly_open(const struct output_spec *o, uint64_t job, const struc
     a->o.path = a->path;
     a->part.dir = a->parts_dir;
     a->part.job = job;
+    a->walk.d = d;
     if (st == ST_OK && saved_len) {
         st = asmstate_get(saved, saved_len, &was, e);
         if (st == ST_OK && was.attempt != attempt)
@@ -606,8 +607,9 @@ enum status assembly_free_parts(struct assembly *a, struct err *e)
         mem_free(path);
     }
     if (st == ST_OK) {
-        memmove(a->parts, a->parts + a->saved_parts, (a->part_count - a->saved_parts) * sizeof *a->parts);
         a->part_count -= a->saved_parts;
+        if (a->part_count)
+            memmove(a->parts, a->parts + a->saved_parts, a->part_count * sizeof *a->parts);
         a->saved_parts = 0;
     }
     return st;

@@ -301,7 +301,11 @@ enum status output_claim(const struct output_spec *o, const char *fingerprint_js
         enum status had = path_read(job, (size_t)16 << 20, &now, &mine);
         if (had == ST_OK && now.len == len && memcmp(now.data, fingerprint_json, len) == 0)
             st = path_make_dirs(parts, 0777, e);
-        else {
+        else if (had != ST_OK && had != ST_NOT_FOUND && had != ST_USER) { /* not known whose it is: nothing is touched */
+            if (e)
+                *e = mine;
+            st = had;
+        } else {
             st = clear(o, work, e);
             if (st == ST_OK)
                 st = path_make_dirs(parts, 0777, e);
