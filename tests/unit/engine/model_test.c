@@ -9,10 +9,12 @@
 #include <ftw.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xmmintrin.h>
 
@@ -691,6 +693,69 @@ static void bad_shards(void **state)
     refused(NULL, ST_USER, "/model.safetensors' is not a plain file");
 }
 
+/* Bytes of the header and of config.json changed at random: refused as the user's matter, or harmless; never a crash. */
+static void random_damage(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model.safetensors", "config.json", "modules.json", "1_Pooling/config.json"};
+    int opened = 0, refusals = 0;
+    for (int i = 0; i < 400; i++) {
+        const char *name = names[i % 4];
+        tiny(&(struct tinymodel){.layers = 1, .vocab = 120, .max_positions = 10});
+        size_t n;
+        char *p = get(name, &n);
+        size_t header = i % 4 == 0 ? 8 + (size_t)(uint8_t)p[0] + 256 * (size_t)(uint8_t)p[1] : n;
+        for (uint32_t k = 1 + below(3); k > 0; k--)
+            p[below((uint32_t)header)] = below(2) ? (char)below(256) : (char)('0' + below(10));
+        put(name, p, n);
+        free(p);
+        struct model *m = NULL;
+        struct err e = {0};
+        enum status st = model_open(dir, NULL, &m, &e);
+        if (st == ST_OK) {
+            opened++;
+            model_free(m);
+        } else {
+            refusals++;
+            assert_int_equal(st, ST_USER);
+            assert_true(strlen(e.text) > 20);
+        }
+    }
+    assert_true(opened > 0 && refusals > 200);
+}
+
+/* The caller's faults end the program, they never read beyond a table. */
+static void misuse_is_a_bug(void **state)
+{
+    (void)state;
+    tiny(&(struct tinymodel){.layers = 1, .max_positions = 20});
+    struct model *m = open_with(NULL);
+    static const struct {
+        uint32_t len;
+        int32_t id;
+    } faults[] = {{1, 512}, {1, -1}, {21, 0}, {41, 0}, {0, 0}};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) {
+            signal(SIGABRT, SIG_DFL);
+            if (!freopen("/dev/null", "w", stderr))
+                _exit(1);
+            struct model_ctx *c = context(m, 40, 1);
+            int32_t ids[41];
+            float out[32];
+            for (int k = 0; k < 41; k++)
+                ids[k] = faults[i].id;
+            model_run(m, c, 1, &faults[i].len, ids, out);
+            _exit(0);
+        }
+        int how;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGABRT);
+    }
+    model_free(m);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_dir, drop_dir)
 
 int main(void)
@@ -713,6 +778,8 @@ int main(void)
         TEST(damaged_weights),
         TEST(hostile_headers),
         TEST(bad_shards),
+        TEST(random_damage),
+        TEST(misuse_is_a_bug),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
