@@ -46,7 +46,7 @@ static inline uint64_t rnd(struct random *r, uint64_t below)
 static inline int make_dir(void **state)
 {
     const char *tmp = getenv("TMPDIR");
-    char *dir = mem_printf("%s/ebb-test-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    char *dir = mem_printf("%s/ebb-reading-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!dir || !mkdtemp(dir))
         return -1;
     *state = dir;
