@@ -1,0 +1,422 @@
+#include "daemon/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#include "base/mem.h"
+#include "base/opt.h"
+#include "base/path.h"
+#include "base/suggest.h"
+#include "base/units.h"
+
+uint32_t config_processors(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+static char *first_of(const char *list) /* systemd gives several folders apart by ':' */
+{
+    return mem_strndup(list, strcspn(list, ":"));
+}
+
+static char *default_state(void)
+{
+    const char *s;
+    if ((s = getenv("STATE_DIRECTORY")) && *s)
+        return first_of(s);
+    if (geteuid() == 0)
+        return mem_strdup("/var/lib/ebb");
+    if ((s = getenv("XDG_STATE_HOME")) && *s == '/')
+        return path_join(s, "ebb");
+    s = getenv("HOME");
+    return path_join(s && *s == '/' ? s : "/", ".local/state/ebb");
+}
+
+static char *default_runtime(void)
+{
+    const char *s;
+    if ((s = getenv("RUNTIME_DIRECTORY")) && *s)
+        return first_of(s);
+    if (geteuid() == 0)
+        return mem_strdup("/run/ebb");
+    if ((s = getenv("XDG_RUNTIME_DIR")) && *s == '/')
+        return path_join(s, "ebb");
+    return mem_printf("/tmp/ebb-%u", (unsigned)geteuid());
+}
+
+enum status config_init(struct config *c, struct err *e)
+{
+    *c = (struct config){.workers = 1, .idle_ms = 30000, .min_free = 512u << 20, .log_level = LOG_INFO};
+    c->state_dir = default_state();
+    c->runtime_dir = default_runtime();
+    if (!c->state_dir || !c->runtime_dir) {
+        config_release(c);
+        return err_nomem(e, "the configuration");
+    }
+    return ST_OK;
+}
+
+static void list_free(char **list)
+{
+    for (char **p = list; p && *p; p++)
+        mem_free(*p);
+    mem_free(list);
+}
+
+void config_release(struct config *c)
+{
+    mem_free(c->state_dir);
+    mem_free(c->runtime_dir);
+    mem_free(c->file);
+    list_free(c->roots);
+    *c = (struct config){0};
+}
+
+/* The file ------------------------------------------------------------------------------------------------------------------------- */
+
+struct reading {
+    struct config *c;
+    const char *name; /* of the file, for messages */
+    yaml_document_t document;
+};
+
+static const char *kind_words(const char *kind)
+{
+    static const char *const words[][2] = {{"TEXT", "a text"},
+                                           {"LIST", "a list of folders"},
+                                           {"NUMBER", "a whole number"},
+                                           {"SIZE", "a size such as 512MiB"},
+                                           {"DURATION", "a duration such as 30s"},
+                                           {"LEVEL", "error, warning, info or debug"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(kind, words[i][0]) == 0)
+            return words[i][1];
+    BUG("a key of the configuration is of kind '%s'", kind);
+}
+
+static const char *scalar(yaml_node_t *n)
+{
+    return n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
+}
+
+static int take_text(char **to, const char *text)
+{
+    char *copy = mem_strdup(text);
+    if (!copy)
+        return ENOMEM;
+    mem_free(*to);
+    *to = copy;
+    return 0;
+}
+
+static int take_TEXT(struct reading *r, yaml_node_t *n, char **to)
+{
+    (void)r;
+    return scalar(n) && *scalar(n) ? take_text(to, scalar(n)) : EINVAL;
+}
+
+static int take_LIST(struct reading *r, yaml_node_t *n, char ***to)
+{
+    size_t count = n->type == YAML_SEQUENCE_NODE ? (size_t)(n->data.sequence.items.top - n->data.sequence.items.start) : 0;
+    if (n->type != YAML_SEQUENCE_NODE)
+        return EINVAL;
+    char **list = mem_array(count + 1, sizeof *list);
+    if (!list)
+        return ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        const char *text = scalar(yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
+        char real[PATH_MAX];
+        int failed = !text || *text != '/' ? EINVAL : !(list[i] = realpath(text, real) ? mem_strdup(real) : path_absolute(text)) ? ENOMEM : 0;
+        if (failed) {
+            list_free(list);
+            return failed;
+        }
+    }
+    list_free(*to);
+    *to = list;
+    return 0;
+}
+
+static int take_NUMBER(struct reading *r, yaml_node_t *n, uint64_t *to)
+{
+    (void)r;
+    const char *text = scalar(n);
+    if (!text || !isdigit((unsigned char)*text))
+        return EINVAL;
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (*end || errno || v > UINT32_MAX)
+        return EINVAL;
+    *to = v;
+    return 0;
+}
+
+static int take_SIZE(struct reading *r, yaml_node_t *n, uint64_t *to)
+{
+    (void)r;
+    return scalar(n) && units_parse_bytes(scalar(n), to) == 0 ? 0 : EINVAL;
+}
+
+static int take_DURATION(struct reading *r, yaml_node_t *n, uint64_t *to)
+{
+    (void)r;
+    return scalar(n) && units_parse_duration(scalar(n), to) == 0 ? 0 : EINVAL;
+}
+
+static int parse_level(const char *word, enum log_level *to)
+{
+    static const char *const words[] = {"error", "warning", "info", "debug"};
+    for (int i = 0; word && i < 4; i++)
+        if (strcmp(word, words[i]) == 0) {
+            *to = (enum log_level)i;
+            return 0;
+        }
+    return EINVAL;
+}
+
+static int take_LEVEL(struct reading *r, yaml_node_t *n, enum log_level *to)
+{
+    (void)r;
+    return parse_level(scalar(n), to);
+}
+
+static enum status read_value(struct reading *r, const char *path, yaml_node_t *n, struct err *e)
+{
+    int failed = -1;
+    const char *kind = "";
+#define X(k, member, word)                                                                                                       \
+    if (failed == -1 && strcmp(path, word) == 0) {                                                                               \
+        kind = #k;                                                                                                               \
+        failed = take_##k(r, n, &r->c->member);                                                                                  \
+    }
+    CONFIG_MAP(X)
+#undef X
+    BUG_IF(failed == -1, "no key '%s'", path);
+    if (failed == ENOMEM)
+        return err_nomem(e, "the configuration");
+    if (failed)
+        return err_set(e, ST_USER, "%s:%zu: '%s' wants %s", r->name, n->start_mark.line + 1, path, kind_words(kind));
+    return ST_OK;
+}
+
+static const char *const paths[] = {
+#define X(kind, member, path) path,
+    CONFIG_MAP(X)
+#undef X
+};
+#define PATHS (sizeof paths / sizeof *paths)
+
+/* Is `key` below `prefix` a key, or the beginning of some? */
+static int known(const char *path, int *section)
+{
+    size_t n = strlen(path);
+    *section = 0;
+    for (size_t i = 0; i < PATHS; i++) {
+        if (strcmp(paths[i], path) == 0)
+            return 1;
+        if (strncmp(paths[i], path, n) == 0 && paths[i][n] == '.')
+            *section = 1;
+    }
+    return *section;
+}
+
+static enum status unknown_key(struct reading *r, const char *prefix, const char *key, size_t line, struct err *e)
+{
+    char words[PATHS][48];
+    const char *candidates[PATHS];
+    size_t n = 0, skip = strlen(prefix);
+    for (size_t i = 0; i < PATHS; i++) {
+        if (strncmp(paths[i], prefix, skip))
+            continue;
+        snprintf(words[n], sizeof words[n], "%.*s", (int)strcspn(paths[i] + skip, "."), paths[i] + skip);
+        candidates[n] = words[n];
+        n++;
+    }
+    const char *near = suggest(key, candidates, n);
+    if (near)
+        return err_set(e, ST_USER, "%s:%zu: unknown key '%s' (did you mean '%s')", r->name, line, key, near);
+    return err_set(e, ST_USER, "%s:%zu: unknown key '%s'; see ebbd(8) for those there are", r->name, line, key);
+}
+
+static enum status read_mapping(struct reading *r, const char *prefix, yaml_node_t *map, struct err *e)
+{
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        yaml_node_t *key = yaml_document_get_node(&r->document, p->key), *value = yaml_document_get_node(&r->document, p->value);
+        size_t line = key->start_mark.line + 1;
+        if (!scalar(key))
+            return err_set(e, ST_USER, "%s:%zu: a key must be a word", r->name, line);
+        char path[96];
+        int section;
+        snprintf(path, sizeof path, "%s%s", prefix, scalar(key));
+        if (strlen(scalar(key)) > 40 || !known(path, &section))
+            return unknown_key(r, prefix, scalar(key), line, e);
+        for (yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++)
+            if (strcmp(scalar(yaml_document_get_node(&r->document, q->key)), scalar(key)) == 0)
+                return err_set(e, ST_USER, "%s:%zu: '%s' is there twice", r->name, line, path);
+        if (!section) {
+            TRY(read_value(r, path, value, e));
+            continue;
+        }
+        if (value->type != YAML_MAPPING_NODE)
+            return err_set(e, ST_USER, "%s:%zu: '%s' wants keys below it", r->name, line, path);
+        strncat(path, ".", sizeof path - strlen(path) - 1);
+        TRY(read_mapping(r, path, value, e));
+    }
+    return ST_OK;
+}
+
+enum status config_read(struct config *c, const char *file, struct err *e)
+{
+    struct buf text = {0};
+    enum status st = path_read(file, 1u << 20, &text, e);
+    if (st != ST_OK) {
+        buf_release(&text);
+        return st == ST_NOT_FOUND ? err_set(e, ST_USER, "there is no configuration file '%s'", file) : st;
+    }
+    struct reading r = {.c = c, .name = path_base(file)};
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser)) {
+        buf_release(&text);
+        return err_nomem(e, "the configuration");
+    }
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
+    if (!yaml_parser_load(&parser, &r.document)) {
+        st = err_set(e, ST_USER, "%s:%zu: not YAML: %s", r.name, parser.problem_mark.line + 1, parser.problem ? parser.problem : "?");
+    } else {
+        yaml_node_t *root = yaml_document_get_root_node(&r.document);
+        if (root && root->type == YAML_MAPPING_NODE)
+            st = read_mapping(&r, "", root, e);
+        else if (root)
+            st = err_set(e, ST_USER, "%s:%zu: wants lines of the form 'key: value'", r.name, root->start_mark.line + 1);
+        yaml_document_delete(&r.document);
+    }
+    yaml_parser_delete(&parser);
+    buf_release(&text);
+    if (st == ST_OK && take_text(&c->file, file))
+        st = err_nomem(e, "the configuration");
+    return st;
+}
+
+/* The command line -------------------------------------------------------------------------------------------------------------- */
+
+static enum status make_absolute(char **path, struct err *e)
+{
+    char *p = path_absolute(*path);
+    if (!p)
+        return err_nomem(e, "the configuration");
+    mem_free(*path);
+    *path = p;
+    return ST_OK;
+}
+
+/* A private daemon's sockets: paths of sockets are short, so they cannot lie beside the output. */
+static enum status private_runtime(struct config *c, struct err *e)
+{
+    const char *base = getenv("XDG_RUNTIME_DIR");
+    if (!base || *base != '/' || access(base, W_OK) || strlen(base) > 60)
+        base = "/tmp";
+    char *dir = path_join(base, "ebb-XXXXXX");
+    if (!dir)
+        return err_nomem(e, "the configuration");
+    if (!mkdtemp(dir)) {
+        enum status st = err_errno(e, ST_ENV, errno, "cannot make a folder for sockets in '%s'", base);
+        mem_free(dir);
+        return st;
+    }
+    mem_free(c->runtime_dir);
+    c->runtime_dir = dir;
+    c->own_runtime = 1;
+    return ST_OK;
+}
+
+enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
+{
+    const char *file = NULL, *state = NULL, *runtime = NULL, *level = NULL;
+    uint64_t workers = UINT64_MAX, lanes = UINT64_MAX, memory = UINT64_MAX;
+    int version = 0, operands = 0;
+    const struct opt opts[] = {
+        {.name = "config", .letter = 'c', .type = OPT_TEXT, .value = &file, .arg = "FILE", .help = "read FILE instead of " CONFIG_FILE},
+        {.name = "state", .letter = 's', .type = OPT_TEXT, .value = &state, .arg = "DIR", .help = "where the store lies"},
+        {.name = "runtime", .letter = 'r', .type = OPT_TEXT, .value = &runtime, .arg = "DIR", .help = "where the sockets lie; a short path"},
+        {.name = "private", .type = OPT_FLAG, .value = &c->is_private, .help = "serve one `ebb run`: say 'ready ENDPOINT' on standard output, end when no client has spoken for 10 s"},
+        {.name = "workers", .letter = 'w', .type = OPT_NUMBER, .value = &workers, .arg = "N", .help = "most workers on this machine (default: 1; 0: none)"},
+        {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "lanes of each worker (default: the processors divided among them)"},
+        {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "memory of each worker (default: it decides)"},
+        {.name = "log", .type = OPT_TEXT, .value = &level, .arg = "LEVEL", .help = "error, warning, info or debug"},
+        {.name = "version", .type = OPT_FLAG, .value = &version, .help = "print the version"},
+    };
+    const struct opt_command command = {.name = "ebbd",
+                                        .summary = "the scheduler daemon of ebb",
+                                        .details = "Keeps the jobs of one state directory, gives their spans to workers and makes their results. "
+                                                   "Ends with 3 when another ebbd serves the same state.",
+                                        .examples = "ebbd --state /var/lib/ebb --runtime /run/ebb --workers 2",
+                                        .opts = opts,
+                                        .opt_count = sizeof opts / sizeof *opts};
+    TRY(opt_parse(&command, argc, argv, &operands, e));
+    if (version) {
+        printf("ebbd %s\n", EBBD_VERSION);
+        return ST_END;
+    }
+    if (file)
+        TRY(config_read(c, file, e));
+    else if (!c->is_private && path_exists(CONFIG_FILE))
+        TRY(config_read(c, CONFIG_FILE, e));
+    if (level && parse_level(level, &c->log_level))
+        return err_set(e, ST_USER, "--log wants error, warning, info or debug, not '%s'", level);
+    if ((state && take_text(&c->state_dir, state)) || (runtime && take_text(&c->runtime_dir, runtime)))
+        return err_nomem(e, "the configuration");
+    c->workers = workers == UINT64_MAX ? c->workers : workers;
+    c->lanes = lanes == UINT64_MAX ? c->lanes : lanes;
+    c->memory = memory == UINT64_MAX ? c->memory : memory;
+    if (c->workers > 4096 || c->lanes > 4096)
+        return err_set(e, ST_USER, "%s: at most 4096", c->workers > 4096 ? "--workers" : "--lanes");
+    if (c->is_private && !runtime)
+        TRY(private_runtime(c, e));
+    TRY(make_absolute(&c->state_dir, e));
+    TRY(make_absolute(&c->runtime_dir, e));
+    if (strlen(c->runtime_dir) > 90)
+        return err_set(e, ST_USER, "the runtime folder '%s' is too long for sockets (90 bytes): give a shorter one with --runtime", c->runtime_dir);
+    return ST_OK;
+}
+
+enum status config_allows(const struct config *c, const char *path, struct err *e)
+{
+    if (!c->roots || !*c->roots)
+        return ST_OK;
+    char *p = path_absolute(path), *tail = NULL, real[PATH_MAX] = "/";
+    if (!p)
+        return err_nomem(e, "a path");
+    /* The part that exists, with its links followed; what does not exist yet cannot lead elsewhere. */
+    size_t n = strlen(p);
+    while (!realpath(p, real) && n > 1) {
+        while (n > 1 && p[n - 1] != '/')
+            n--;
+        n -= n > 1;
+        p[n] = 0;
+    }
+    mem_free(p);
+    p = path_absolute(path);
+    tail = p ? mem_printf("%s%s%s", strcmp(real, "/") ? real : "", n < strlen(p) && p[n] != '/' ? "/" : "", p + n) : NULL;
+    enum status st = tail ? ST_USER : err_nomem(e, "a path");
+    for (char **root = c->roots; tail && *root; root++) {
+        size_t len = strlen(*root);
+        if (strncmp(tail, *root, len) == 0 && (tail[len] == '/' || tail[len] == 0 || (*root)[len - 1] == '/'))
+            st = ST_OK;
+    }
+    if (tail && st != ST_OK)
+        err_set(e, ST_USER, "'%s' lies outside the folders that this daemon may use ('roots' in its configuration)", path);
+    mem_free(tail);
+    mem_free(p);
+    return st;
+}

@@ -1,0 +1,664 @@
+/* The happy path: the core wants workers; missing ones are started; each says hello by itself and is reaped when it goes. How it went,
+   and which records were in it, is told to the core.
+
+   Workers outlive a daemon that was killed: the next one finds them when they say hello, by the black box that lies in its state
+   directory under their number, and watches them by a pidfd; how those exit only their black box tells. */
+#include "daemon/local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/path.h"
+#include "daemon/job.h"
+#include "daemon/link.h"
+#include "daemon/words.h"
+
+#define AT_ONCE_MS 5000       /* a worker that dies sooner, without a hello, never worked */
+#define BACK_OFF_MS 500       /* after the first such death; doubled up to: */
+#define BACK_OFF_MAX_MS 30000
+#define DEATHS_THAT_HOLD 5    /* in a row */
+#define LAST_WORDS_MS 100     /* what it sent before its end is read first */
+#define LOG_BYTES (1 << 20)   /* a log that is longer begins anew */
+
+struct child {
+    struct child *next;
+    struct local *l;
+    uint64_t number;
+    char name[160];
+    unsigned place;      /* 1..: host/1 */
+    int pid;
+    char *blackbox, *log;
+    uint64_t started_ms, idle_ms; /* idle since; 0: is not */
+    int greeted, bye, hung, draining, killed;
+    int adopted;
+    uv_process_t process;
+    uv_poll_t poll;      /* of the pidfd of an adopted one */
+    int pidfd;
+    int dead, exit_status, signal; /* to be reaped when its last words have been read */
+    uint64_t dead_ms;
+};
+
+struct local {
+    struct daemon *d;
+    struct child *children;
+    size_t count;
+    char *dir, *program;
+    int stay;
+    uint64_t not_before_ms, back_off_ms;
+    unsigned deaths;     /* at once, in a row */
+    uint64_t oom_kills;  /* as counted last */
+    char trouble[400];
+    uv_timer_t reaper;   /* runs while there are dead ones */
+};
+
+/* Causes ------------------------------------------------------------------------------------------------------------------------- */
+
+enum worker_end local_cause(const struct local_death *x)
+{
+    if (x->killed_hung)
+        return WORKER_HUNG;
+    if (x->cause == BLACKBOX_OUT_OF_MEMORY)
+        return WORKER_OOM;
+    if (x->cause == BLACKBOX_CRASHED)
+        return WORKER_CRASHED;
+    if (x->unknown)
+        return x->bye ? WORKER_DRAINED : WORKER_LOST;
+    switch (x->signal) {
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+        return WORKER_CRASHED;
+    case SIGKILL:
+        return x->oom_risen ? WORKER_OOM : WORKER_LOST;
+    case 0:
+        return x->exit_status == 0 && x->bye ? WORKER_DRAINED : WORKER_LOST;
+    default:
+        return WORKER_LOST;
+    }
+}
+
+static uint64_t number_behind(const char *path, const char *word)
+{
+    struct buf text = {0};
+    struct err e;
+    uint64_t n = 0;
+    if (path_read(path, 1 << 20, &text, &e) == ST_OK) {
+        size_t len = strlen(word);
+        for (const char *line = text.data; line; line = strchr(line, '\n'), line += line != NULL)
+            if (strncmp(line, word, len) == 0 && line[len] == ' ')
+                n = strtoull(line + len, NULL, 10);
+    }
+    buf_release(&text);
+    return n;
+}
+
+/* Kills for want of memory so far: of the machine, and of our own control group, in whichever version. */
+static uint64_t count_oom_kills(void)
+{
+    uint64_t n = number_behind("/proc/vmstat", "oom_kill");
+    struct buf text = {0};
+    struct err e;
+    if (path_read("/proc/self/cgroup", 65536, &text, &e) == ST_OK) {
+        char *save = NULL;
+        for (char *line = strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+            char *group = strchr(line, ':'), *path = group ? strchr(group + 1, ':') : NULL;
+            char file[PATH_MAX];
+            if (!path)
+                continue;
+            if (strncmp(line, "0::", 3) == 0) {
+                snprintf(file, sizeof file, "/sys/fs/cgroup%s/memory.events", path + 1);
+                n += number_behind(file, "oom_kill");
+            } else if (strncmp(group, ":memory:", 8) == 0) {
+                snprintf(file, sizeof file, "/sys/fs/cgroup/memory%s/memory.oom_control", path + 1);
+                n += number_behind(file, "oom_kill");
+            }
+        }
+    }
+    buf_release(&text);
+    return n;
+}
+
+/* Reaping ------------------------------------------------------------------------------------------------------------------------- */
+
+static struct child *find(const struct local *l, uint64_t number)
+{
+    struct child *c = l->children;
+    while (c && c->number != number)
+        c = c->next;
+    return c;
+}
+
+static void last_words_of(const char *log, char *out, size_t size)
+{
+    out[0] = 0;
+    int fd = open(log, O_RDONLY | O_CLOEXEC);
+    struct stat s;
+    char tail[1024];
+    if (fd < 0)
+        return;
+    ssize_t n = fstat(fd, &s) ? -1 : pread(fd, tail, sizeof tail - 1, s.st_size > (off_t)sizeof tail ? s.st_size - (off_t)sizeof tail + 1 : 0);
+    close(fd);
+    if (n <= 0)
+        return;
+    while (n > 0 && tail[n - 1] == '\n')
+        n--;
+    tail[n] = 0;
+    char *line = tail; /* the last three lines, in one */
+    for (int lines = 0, at = (int)n - 1; at >= 0; at--)
+        if (tail[at] == '\n' && ++lines == 3) {
+            line = tail + at + 1;
+            break;
+        }
+    for (char *p = line; (p = strchr(p, '\n'));)
+        *p = '|';
+    snprintf(out, size, "%s", line);
+    words_tidy(out);
+}
+
+void local_last_words(struct local *l, uint64_t worker, char *out, size_t size)
+{
+    struct child *c = find(l, worker);
+    out[0] = 0;
+    if (c)
+        last_words_of(c->log, out, size);
+}
+
+static void child_free(struct child *c)
+{
+    if (c->pidfd >= 0)
+        close(c->pidfd);
+    mem_free(c->blackbox);
+    mem_free(c->log);
+    mem_free(c);
+}
+
+static void on_child_closed(uv_handle_t *h)
+{
+    child_free(h->data);
+}
+
+/* No worker can be started at all: jobs wait for it with the reason. */
+static void hold_all(struct local *l, const char *why)
+{
+    struct daemon *d = l->d;
+    struct sched_job_view v;
+    for (size_t i = 0; d->core && i < sched_job_count(d->core); i++) {
+        struct sched_event ev = {.kind = SCHED_JOB_CONTROL, .job = sched_job_at(d->core, i)};
+        if (!sched_job_view(d->core, ev.job, &v) || v.row->state != JOB_RUNNING || sched_worker_count(d->core))
+            continue;
+        ev.u.control.verb = VERB_HOLD;
+        ev.u.control.text = why;
+        ev.u.control.wall_ms = clock_wall_ms();
+        loop_tell(d, &ev);
+    }
+}
+
+static void died_at_once(struct local *l, const struct child *c, const char *how)
+{
+    char words[200];
+    last_words_of(c->log, words, sizeof words);
+    l->back_off_ms = l->back_off_ms ? l->back_off_ms * 2 : BACK_OFF_MS;
+    if (l->back_off_ms > BACK_OFF_MAX_MS)
+        l->back_off_ms = BACK_OFF_MAX_MS;
+    l->not_before_ms = clock_ms() + l->back_off_ms;
+    snprintf(l->trouble, sizeof l->trouble, "workers end as soon as they start (%s)%s%s", how, *words ? ": " : "", words);
+    log_warn("worker %s: %s; the next one in %" PRIu64 " ms", c->name, l->trouble, l->back_off_ms);
+    if (!c->greeted && ++l->deaths >= DEATHS_THAT_HOLD) {
+        l->deaths = 0;
+        hold_all(l, l->trouble);
+    }
+}
+
+static const char *end_word(enum worker_end how)
+{
+    static const char *const words[] = {
+#define X(name, word, guilt) [WORKER_##name] = word,
+        WORKER_END_MAP(X)
+#undef X
+    };
+    return words[how];
+}
+
+/* The one way in which a child ends. */
+static void reap(struct child *c, int exit_status, int signal, int unknown)
+{
+    struct local *l = c->l;
+    struct daemon *d = l->d;
+    struct local_death death = {.exit_status = exit_status, .signal = signal, .unknown = unknown, .bye = c->bye, .killed_hung = c->hung};
+    struct blackbox_record *records = NULL;
+    size_t count = 0;
+    int incomplete = 0;
+    struct err e;
+    uint64_t kills = count_oom_kills();
+    death.oom_risen = kills > l->oom_kills;
+    l->oom_kills = kills;
+    if (blackbox_read(c->blackbox, &records, &count, &incomplete, &death.cause, &e) != ST_OK)
+        log_warn("worker %s: its black box cannot be read: %s", c->name, e.text);
+    enum worker_end how = local_cause(&death);
+    struct sched_suspect *suspects = mem_array(count, sizeof *suspects);
+    if (!suspects) {
+        err_nomem(&e, "the end of a worker");
+        loop_fatal(d, &e);
+        count = 0;
+    }
+    for (size_t i = 0; i < count; i++)
+        suspects[i] = (struct sched_suspect){records[i].job, records[i].epoch, records[i].record};
+    char how_words[64];
+    if (unknown)
+        snprintf(how_words, sizeof how_words, "gone");
+    else if (signal)
+        snprintf(how_words, sizeof how_words, "signal %d", signal);
+    else
+        snprintf(how_words, sizeof how_words, "exit %d", exit_status);
+    log_info("worker %s: ended (%s): %s, %zu records were in it%s", c->name, how_words, end_word(how), count, incomplete ? " at least" : "");
+    /* A crash is the core's business: it knows whether a record or the model is to blame. */
+    if (clock_ms() - c->started_ms > AT_ONCE_MS)
+        l->back_off_ms = 0;
+    else if (how == WORKER_LOST && !c->killed && !c->draining)
+        died_at_once(l, c, how_words);
+    if (c->greeted)
+        link_ended(d->link, c->number, how, suspects, count);
+    unlink(c->blackbox);
+    mem_free(records);
+    mem_free(suspects);
+    for (struct child **at = &l->children; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            l->count--;
+            break;
+        }
+    uv_handle_t *h = c->adopted ? (uv_handle_t *)&c->poll : (uv_handle_t *)&c->process;
+    h->data = c;
+    uv_close(h, on_child_closed);
+    local_want(l);
+}
+
+static void on_reaper(uv_timer_t *t)
+{
+    struct local *l = t->data;
+    uint64_t now = clock_ms();
+    int left = 0;
+    for (struct child *c = l->children, *next; c; c = next) {
+        next = c->next;
+        if (!c->dead)
+            continue;
+        const struct worker *w = link_worker(l->d->link, c->number);
+        if (now - c->dead_ms < LAST_WORDS_MS || (w && w->verifying))
+            left = 1;
+        else
+            reap(c, c->exit_status, c->signal, c->adopted); /* frees it, and no other */
+    }
+    if (!left)
+        uv_timer_stop(t);
+}
+
+static void died(struct child *c, int exit_status, int signal)
+{
+    c->dead = 1;
+    c->dead_ms = clock_ms();
+    c->exit_status = exit_status;
+    c->signal = signal;
+    uv_timer_start(&c->l->reaper, on_reaper, LAST_WORDS_MS, LAST_WORDS_MS / 4);
+}
+
+static void on_child_exit(uv_process_t *p, int64_t status, int signal)
+{
+    died(p->data, (int)status, signal);
+}
+
+static void on_pidfd(uv_poll_t *p, int status, int events)
+{
+    (void)status;
+    (void)events;
+    uv_poll_stop(p);
+    died(p->data, 0, 0);
+}
+
+/* A number may be another process's by now; a pidfd and a child that was not reaped are safe. */
+static void send_signal(const struct child *c, int signal)
+{
+    if (c->dead)
+        return;
+    if (c->adopted)
+        syscall(SYS_pidfd_send_signal, c->pidfd, signal, NULL, 0);
+    else
+        kill(c->pid, signal);
+}
+
+/* Starting ------------------------------------------------------------------------------------------------------------------------- */
+
+static struct child *child_new(struct local *l, uint64_t number)
+{
+    struct child *c = mem_zalloc(sizeof *c);
+    char box[40];
+    snprintf(box, sizeof box, "%016" PRIx64 ".box", number);
+    if (!c || !(c->blackbox = path_join(l->dir, box))) {
+        mem_free(c);
+        return NULL;
+    }
+    c->l = l;
+    c->number = number;
+    c->pidfd = -1;
+    c->started_ms = clock_ms();
+    return c;
+}
+
+static unsigned free_place(const struct local *l)
+{
+    for (unsigned place = 1;; place++) {
+        const struct child *c = l->children;
+        while (c && c->place != place)
+            c = c->next;
+        if (!c)
+            return place;
+    }
+}
+
+static int open_log(struct child *c)
+{
+    struct stat s;
+    int fd = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd >= 0 && fstat(fd, &s) == 0 && s.st_size > LOG_BYTES && ftruncate(fd, 0))
+        log_debug("'%s' cannot be shortened: %s", c->log, strerror(errno));
+    return fd;
+}
+
+static void start(struct local *l)
+{
+    struct daemon *d = l->d;
+    uint64_t number = 0;
+    while (!number || find(l, number))
+        if (getrandom(&number, sizeof number, 0) != sizeof number)
+            number = 0;
+    struct child *c = child_new(l, number);
+    if (!c)
+        return; /* again in a second */
+    char log[48], digits[24], lanes[24], memory[24];
+    c->place = free_place(l);
+    snprintf(c->name, sizeof c->name, "%.120s/%u", d->host, c->place);
+    snprintf(log, sizeof log, "worker-%u.log", c->place);
+    snprintf(digits, sizeof digits, "%" PRIu64, number);
+    uint64_t each = d->config->lanes ? d->config->lanes : config_processors() / (d->config->workers ? d->config->workers : 1);
+    snprintf(lanes, sizeof lanes, "%" PRIu64, each ? each : 1);
+    snprintf(memory, sizeof memory, "%" PRIu64, d->config->memory);
+    c->log = path_join(l->dir, log);
+    int fd = c->log ? open_log(c) : -1;
+    char *args[] = {l->program, "--connect", d->workers_endpoint, "--name", c->name, "--number", digits, "--blackbox", c->blackbox, "--lanes", lanes,
+                    d->config->memory ? "--memory" : NULL, memory, NULL};
+    uv_stdio_container_t stdio[] = {{.flags = UV_IGNORE},
+                                    {.flags = fd < 0 ? UV_IGNORE : UV_INHERIT_FD, .data.fd = fd},
+                                    {.flags = fd < 0 ? UV_IGNORE : UV_INHERIT_FD, .data.fd = fd}};
+    uv_process_options_t options = {.file = l->program, .args = args, .exit_cb = on_child_exit, .stdio = stdio, .stdio_count = 3, .flags = UV_PROCESS_DETACHED};
+    c->process.data = c;
+    int failed = *l->program ? uv_spawn(&d->uv, &c->process, &options) : UV_ENOENT;
+    if (fd >= 0)
+        close(fd);
+    if (failed) {
+        snprintf(l->trouble, sizeof l->trouble, "no worker can be started: '%s': %s", *l->program ? l->program : "ebb-worker", uv_strerror(failed));
+        l->deaths++;
+        l->not_before_ms = clock_ms() + BACK_OFF_MS * (l->deaths < 10 ? l->deaths : 10);
+        log_error("%s", l->trouble);
+        if (l->deaths >= DEATHS_THAT_HOLD) {
+            l->deaths = 0;
+            hold_all(l, l->trouble);
+        }
+        if (*l->program)
+            uv_close((uv_handle_t *)&c->process, on_child_closed);
+        else
+            child_free(c);
+        return;
+    }
+    c->pid = c->process.pid;
+    c->next = l->children;
+    l->children = c;
+    l->count++;
+    log_info("worker %s: started as %d, %s lanes", c->name, c->pid, lanes);
+}
+
+void local_want(struct local *l)
+{
+    struct daemon *d = l->d;
+    if (!l || l->stay || d->phase != LOOP_RUNNING || !d->core || clock_ms() < l->not_before_ms)
+        return;
+    size_t ours = 0, joined = 0, others;
+    for (const struct child *c = l->children; c; c = c->next) {
+        ours += !c->draining && !c->hung && !c->bye && !c->dead;
+        joined += link_worker(d->link, c->number) != NULL;
+    }
+    others = link_count(d->link) - joined;
+    size_t want = d->wanted > others ? d->wanted - others : 0;
+    if (want > d->config->workers)
+        want = d->config->workers;
+    for (size_t was = l->count + 1; ours < want && l->count < d->config->workers + 4 && l->count != was; ours++) {
+        was = l->count;
+        start(l);
+    }
+}
+
+void local_hello(struct local *l, const struct worker *w)
+{
+    struct child *c = find(l, w->number);
+    if (!c && strcmp(w->host, l->d->host) == 0 && w->pid) {
+        /* One of an earlier daemon's? Then its black box lies here under its number. */
+        if (!(c = child_new(l, w->number)))
+            return;
+        if (!path_exists(c->blackbox) || (c->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0)) < 0) {
+            child_free(c);
+            return;
+        }
+        snprintf(c->name, sizeof c->name, "%s", w->name);
+        const char *slash = strrchr(w->name, '/');
+        char log[48];
+        c->place = slash ? (unsigned)strtoul(slash + 1, NULL, 10) : 0;
+        snprintf(log, sizeof log, "worker-%u.log", c->place);
+        c->log = path_join(l->dir, log);
+        c->pid = (int)w->pid;
+        c->adopted = 1;
+        uv_poll_init(&l->d->uv, &c->poll, c->pidfd);
+        c->poll.data = c;
+        uv_poll_start(&c->poll, UV_READABLE, on_pidfd);
+        c->next = l->children;
+        l->children = c;
+        l->count++;
+        log_info("worker %s: adopted as %d", c->name, c->pid);
+    }
+    if (!c)
+        return;
+    c->greeted = 1;
+    l->deaths = 0;
+    l->trouble[0] = 0;
+}
+
+int local_bye(struct local *l, uint64_t worker)
+{
+    struct child *c = find(l, worker);
+    if (c)
+        c->bye = 1;
+    return c != NULL;
+}
+
+void local_kill(struct local *l, uint64_t worker, const char *why)
+{
+    struct child *c = find(l, worker);
+    log_warn("worker %s: is killed: %s", c ? c->name : "?", why);
+    if (!c) {
+        /* Nobody here can kill it; it gets nothing before it has said hello anew, and its commits are stale. */
+        link_ended(l->d->link, worker, WORKER_HUNG, NULL, 0);
+        return;
+    }
+    c->hung = 1;
+    send_signal(c, SIGKILL);
+}
+
+void local_second(struct local *l)
+{
+    struct daemon *d = l->d;
+    uint64_t now = clock_ms();
+    if (d->core && d->phase == LOOP_RUNNING && !d->config->is_private) {
+        size_t want = d->wanted < d->config->workers ? d->wanted : d->config->workers, alive = 0;
+        for (struct child *c = l->children; c; c = c->next)
+            alive += !c->draining && !c->hung && !c->bye;
+        for (size_t i = 0; i < sched_worker_count(d->core); i++) {
+            struct sched_worker_view v;
+            sched_worker_view(d->core, i, &v);
+            struct child *c = find(l, v.worker);
+            if (!c || c->draining)
+                continue;
+            if (v.leases) {
+                c->idle_ms = 0;
+            } else if (!c->idle_ms) {
+                c->idle_ms = now;
+            } else if (now - c->idle_ms > d->config->idle_ms && alive > want) {
+                struct sched_event ev = {.kind = SCHED_WORKER_DRAIN, .worker = v.worker};
+                log_info("worker %s: nothing to do for %" PRIu64 " s, leaves", c->name, d->config->idle_ms / 1000);
+                c->draining = 1;
+                alive--;
+                loop_tell(d, &ev);
+                break; /* the core's table has changed */
+            }
+        }
+    }
+    local_want(l);
+}
+
+void local_stay(struct local *l, int stay)
+{
+    l->stay = stay;
+}
+
+void local_drain_all(struct local *l)
+{
+    l->stay = 1;
+    for (struct child *c = l->children; c; c = c->next) {
+        c->draining = 1;
+        if (!c->greeted) { /* it holds nothing */
+            send_signal(c, SIGTERM);
+            continue;
+        }
+        struct sched_event ev = {.kind = SCHED_WORKER_DRAIN, .worker = c->number};
+        loop_tell(l->d, &ev);
+    }
+}
+
+void local_kill_all(struct local *l)
+{
+    l->stay = 1;
+    for (struct child *c = l->children; c; c = c->next) {
+        c->killed = 1;
+        send_signal(c, SIGKILL);
+    }
+}
+
+size_t local_count(const struct local *l)
+{
+    return l ? l->count : 0;
+}
+
+size_t local_starting(const struct local *l, void (*visit)(void *arg, uint64_t number, const char *name, uint64_t pid, uint64_t since_ms), void *arg)
+{
+    size_t n = 0;
+    for (const struct child *c = l->children; c; c = c->next)
+        if (!c->greeted) {
+            n++;
+            if (visit)
+                visit(arg, c->number, c->name, (uint64_t)c->pid, c->started_ms);
+        }
+    return n;
+}
+
+const char *local_trouble(const struct local *l)
+{
+    return l->trouble;
+}
+
+const char *local_program(const struct local *l)
+{
+    return l->program;
+}
+
+/* Opening ------------------------------------------------------------------------------------------------------------------------- */
+
+/* Beside our own program, else on the PATH. "" when there is none. */
+static char *find_program(void)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n > 0) {
+        self[n] = 0;
+        char *slash = strrchr(self, '/');
+        *slash = 0;
+        char *beside = path_join(self, "ebb-worker");
+        if (!beside || access(beside, X_OK) == 0)
+            return beside;
+        mem_free(beside);
+    }
+    char *path = mem_strdup(getenv("PATH") ? getenv("PATH") : ""), *save = NULL;
+    for (char *dir = path ? strtok_r(path, ":", &save) : NULL; dir; dir = strtok_r(NULL, ":", &save)) {
+        char *there = path_join(dir, "ebb-worker");
+        if (!there || access(there, X_OK) == 0) {
+            mem_free(path);
+            return there;
+        }
+        mem_free(there);
+    }
+    mem_free(path);
+    return mem_strdup("");
+}
+
+enum status local_open(struct daemon *d, struct err *e)
+{
+    struct local *l = mem_zalloc(sizeof *l);
+    if (!l)
+        return err_nomem(e, "the workers");
+    l->d = d;
+    l->dir = path_join(d->config->state_dir, "workers");
+    l->program = find_program();
+    enum status st = l->dir && l->program ? path_make_dirs(l->dir, 0700, e) : err_nomem(e, "the workers");
+    if (st != ST_OK) {
+        mem_free(l->dir);
+        mem_free(l->program);
+        mem_free(l);
+        return st;
+    }
+    l->oom_kills = count_oom_kills();
+    uv_timer_init(&d->uv, &l->reaper);
+    l->reaper.data = l;
+    d->local = l;
+    return ST_OK;
+}
+
+static void on_reaper_closed(uv_handle_t *h)
+{
+    mem_free(h->data);
+}
+
+void local_close(struct daemon *d)
+{
+    struct local *l = d->local;
+    if (!l)
+        return;
+    for (struct child *c = l->children, *next; c; c = next) {
+        next = c->next;
+        uv_handle_t *h = c->adopted ? (uv_handle_t *)&c->poll : (uv_handle_t *)&c->process;
+        h->data = c;
+        uv_close(h, on_child_closed);
+    }
+    mem_free(l->dir);
+    mem_free(l->program);
+    d->local = NULL;
+    uv_close((uv_handle_t *)&l->reaper, on_reaper_closed);
+}
