@@ -193,9 +193,14 @@ static int joinable(const struct node *a, const struct node *b)
            !a->attempts && !b->attempts && !a->losses && !b->losses && !a->crashes && !b->crashes && a->probe == b->probe;
 }
 
-/* Joins a READY span with its equals. */
+/* A piece, or a READY span, becomes READY and joins its equals. */
 static struct node *settle(struct sched *s, struct job *j, struct node *n)
 {
+    span_account(j, n, -1);
+    if (n->lease)
+        unlink_piece(n);
+    n->next_seq = 0;
+    span_account(j, n, 1);
     struct node *left = ledger_prev(n), *right = ledger_next(n);
     if (joinable(n, right) || (MUTANT(9) && right && !right->lease && !right->probe && !n->probe)) {
         uint64_t end = right->span.end;
@@ -218,11 +223,6 @@ static struct node *settle(struct sched *s, struct job *j, struct node *n)
 
 struct node *span_ready(struct sched *s, struct job *j, struct node *n)
 {
-    span_account(j, n, -1);
-    if (n->lease)
-        unlink_piece(n);
-    n->next_seq = 0;
-    span_account(j, n, 1);
     s->work_dirty = 1;
     return settle(s, j, n);
 }
@@ -342,14 +342,6 @@ struct node *lease_carve(struct sched *s, struct lease *l, struct span span)
 
 struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, struct node *n, uint64_t bytes)
 {
-    if (!n->probe) {
-        uint64_t end = layout_advance(&j->layout, n->span.begin, bytes, n->span.end);
-        if (end < n->span.end) {
-            struct span rest = {end, n->span.end};
-            if (job_weight(j, &rest) > bytes / 8) /* no crumbs */
-                settle(s, j, span_split(s, j, n, end)); /* what kept it apart from its neighbour may be gone with n */
-        }
-    }
     if (!MUTANT(7) || !s->counter)
         s->counter++;
     BUG_IF(!s->counter, "the epochs of this generation are used up");
@@ -361,6 +353,12 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
     link_piece(l, NULL, n);
     span_account(j, n, 1);
     touch(s, j, n);
+    if (!n->probe) {
+        uint64_t end = layout_advance(&j->layout, n->span.begin, bytes, n->span.end);
+        struct span rest = {end, n->span.end};
+        if (end < n->span.end && job_weight(j, &rest) > bytes / 8) /* no crumbs */
+            settle(s, j, span_split(s, j, n, end));
+    }
     l->probe = n->probe;
     l->claimed = 1;
     l->read_to = n->span.begin;
