@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -508,13 +507,13 @@ static void take_monitor(struct link *l, uint64_t now_ms)
 
 static void take_signals(struct link *l, uint64_t now_ms)
 {
-    struct signalfd_siginfo s;
-    while (read(l->o->signal_fd, &s, sizeof s) == sizeof s) {
+    unsigned char number;
+    while (read(l->o->signal_fd, &number, 1) == 1) {
         if (++l->signals > 1) {
             log_warn("told twice to leave: leaving at once; what is not committed is done again");
             _exit(0);
         }
-        drain(l, SIGNAL_GRACE_MS, s.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT", now_ms);
+        drain(l, SIGNAL_GRACE_MS, number == SIGTERM ? "SIGTERM" : "SIGINT", now_ms);
     }
 }
 

@@ -13,7 +13,7 @@ struct link_opts {
     uint32_t lanes;
     uint64_t memory_bytes;
     int wake_fd;              /* the pipeline's */
-    int signal_fd;            /* SIGTERM and SIGINT arrive here */
+    int signal_fd;            /* SIGTERM and SIGINT arrive here, a byte each */
 };
 
 /* Talks to the daemon until there is no more to say. Returns the program's exit code: 0 drained, 1 the daemon is gone or too old, 2 it

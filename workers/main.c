@@ -1,5 +1,6 @@
 /* ebb-worker: runs records through a model for one ebbd. It may be killed at any time: what it has not committed is done again. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -7,7 +8,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -57,16 +57,32 @@ static enum status limit_memory(uint64_t bytes, struct err *e)
     return ST_OK;
 }
 
-/* All threads inherit the mask; the link reads these signals as messages. */
+static int signal_write_fd = -1;
+
+static void on_leave(int number)
+{
+    int saved = errno;
+    unsigned char byte = (unsigned char)number;
+    if (write(signal_write_fd, &byte, 1) < 0) {
+        /* the pipe is full of the same news */
+    }
+    errno = saved;
+}
+
+/* The link reads these signals as bytes of a pipe. A handler, not a mask and a signalfd: libraries have started threads of their own before main,
+   and a signal that only this thread blocks ends the process through one of those. */
 static int signals_as_file(void)
 {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    int fds[2];
+    if (pipe2(fds, O_NONBLOCK | O_CLOEXEC))
+        return -1;
+    signal_write_fd = fds[1];
+    struct sigaction action = {.sa_handler = on_leave, .sa_flags = SA_RESTART | SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    return fds[0];
 }
 
 int main(int argc, char **argv)
@@ -152,7 +168,6 @@ int main(int argc, char **argv)
         }
     pipeline_free(p);
     blackbox_close(box, exit_code == 0 ? box_path : NULL);
-    close(signal_fd);
     close(wake_fd);
     return exit_code;
 }

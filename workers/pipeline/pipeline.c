@@ -49,9 +49,11 @@ static void *begin(void *arg)
     struct start s = *(struct start *)arg;
     mem_free(arg);
     pthread_setname_np(pthread_self(), s.name);
-    stack_t stack = {.ss_sp = s.stage->stack, .ss_size = SIGNAL_STACK_BYTES};
-    sigaltstack(&stack, NULL);
-    return s.run(s.stage);
+    stack_t stack = {.ss_sp = s.stage->stack, .ss_size = SIGNAL_STACK_BYTES}, before;
+    sigaltstack(&stack, &before);
+    void *result = s.run(s.stage);
+    sigaltstack(&before, NULL);
+    return result;
 }
 
 static enum status start(struct pipeline *p, struct stage *stage, void *(*run)(void *), uint32_t slot, const char *name, int number, struct err *e)
