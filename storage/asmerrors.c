@@ -76,7 +76,8 @@ static enum status lines_next(struct lines *l, const char **line, size_t *len, s
         if (n == 0)
             return err_set(e, ST_CORRUPT, "'%s' ends within a line", l->path);
         l->window.len -= l->used;
-        memmove(l->window.data, l->window.data + l->used, l->window.len);
+        if (l->used && l->window.len)
+            memmove(l->window.data, l->window.data + l->used, l->window.len);
         l->used = 0;
         if (buf_reserve(&l->window, n))
             return err_nomem(e, "error rows");
