@@ -15,6 +15,7 @@
 #define POLL_MS 500
 #define FIRST_POLL_MS 50 /* for the first two seconds: a small job should not be waited for */
 #define LINE_MS 10000
+#define FIRST_LINE_MS 3000 /* a job that is over by then needs no line */
 
 json_t *follow_json(const char *event, const json_t *job)
 {
@@ -66,6 +67,7 @@ enum status follow_job(struct follow *f, enum follow_end *end, struct err *e)
 {
     int signals = signals_count();
     uint64_t next_json = 0, began = clock_ms();
+    f->next_line_ms = began + FIRST_LINE_MS;
     for (;;) {
         json_t *job = NULL;
         enum status st = f->poll(f->arg, &job, e);
@@ -80,6 +82,8 @@ enum status follow_job(struct follow *f, enum follow_end *end, struct err *e)
             return st;
         if (st == ST_OK) {
             view_read(&f->view, job);
+            if (f->own_machine)
+                f->view.workers_wanted = 0;
             int over = view_over(&f->view), stands = view_stands(&f->view) && !(f->wait_paused && strcmp(f->view.state, "paused") == 0);
             if (common.json && !over && !stands && clock_ms() >= next_json) {
                 print_json(follow_json("progress", job));
@@ -97,9 +101,9 @@ enum status follow_job(struct follow *f, enum follow_end *end, struct err *e)
 }
 
 /* Files, bytes and names of an output. */
-static void output_line(const json_t *job)
+static void output_line(const json_t *job, const char *shown)
 {
-    const char *output = text_of(job, "output");
+    const char *output = shown;
     json_t *files = json_object_get(job, "files"), *name;
     size_t i, parts = 0;
     uint64_t bytes = 0;
@@ -122,19 +126,19 @@ static void output_line(const json_t *job)
         }
     }
     struct stat s;
-    int is_dir = stat(output, &s) == 0 && S_ISDIR(s.st_mode);
+    int is_dir = stat(text_of(job, "output"), &s) == 0 && S_ISDIR(s.st_mode);
     char what[96] = "";
     if (is_dir)
         snprintf(what, sizeof what, " (%zu part%s, %s%s)", parts, parts == 1 ? "" : "s", units_bytes(size, bytes), manifest ? ", manifest.json" : "");
     else if (bytes)
         snprintf(what, sizeof what, " (%s)", units_bytes(size, bytes));
     if (count_of(job, "errors") && errors)
-        say("output  %s%s, errors in %s", output, what, errors);
+        say("output  %s%s, errors in %s", output, what, short_path(errors));
     else
         say("output  %s%s", output, what);
 }
 
-void summary_print(const json_t *job, double seconds, uint64_t records_before)
+void summary_print(const json_t *job, const char *shown, double seconds, uint64_t records_before)
 {
     char n[UNITS_MAX], now[UNITS_MAX], time[UNITS_MAX], rate[UNITS_MAX], bad[UNITS_MAX];
     uint64_t records = count_of(job, "records_done"), errors = count_of(job, "errors"), quarantined = count_of(job, "quarantined");
@@ -149,14 +153,32 @@ void summary_print(const json_t *job, double seconds, uint64_t records_before)
     }
     units_duration(time, seconds);
     units_rate(rate, seconds > 0 ? (double)here / seconds : 0);
-    if (records_before)
+    if (records_before && !here)
+        say("done    %s record%s, all of them before%s", n, records == 1 ? "" : "s", tail);
+    else if (records_before)
         say("done    %s record%s, %s of them now, in %s (%s)%s", n, records == 1 ? "" : "s", units_count(now, (double)here), time, rate, tail);
     else
         say("done    %s record%s in %s (%s)%s", n, records == 1 ? "" : "s", time, rate, tail);
-    output_line(job);
+    output_line(job, shown);
 }
 
-void why_print(struct conn *c, uint64_t job, const char *output)
+static enum status print_row(void *arg, json_t *reply, struct err *e)
+{
+    (void)arg;
+    (void)e;
+    json_t *row;
+    size_t i;
+    json_array_foreach(json_object_get(reply, "rows"), i, row)
+    {
+        json_t *o = json_loads(json_string_value(row) ? json_string_value(row) : "", 0, NULL);
+        if (o)
+            advise("%s:%" PRIu64 ": %s: %s", short_path(text_of(o, "source")), count_of(o, "line"), text_of(o, "code"), text_of(o, "message"));
+        json_decref(o);
+    }
+    return ST_OK;
+}
+
+void why_print(struct conn *c, uint64_t job, int daemon_goes)
 {
     json_t *why = NULL, *line;
     struct err e;
@@ -168,13 +190,15 @@ void why_print(struct conn *c, uint64_t job, const char *output)
     print_error_line(text_of(why, "text"));
     json_array_foreach(json_object_get(why, "advice"), i, line)
     {
-        const char *words = json_string_value(line) ? json_string_value(line) : "";
-        if (!output)
+        const char *words = json_string_value(line) ? json_string_value(line) : "", *limit = strstr(words, "--max-errors ");
+        if (!daemon_goes)
             advise("%s", words);
-        else if (strncmp(words, "ebb errors", 10) == 0) /* here the daemon has gone when the words are read */
-            advise("see what failed in the errors of '%s'", output);
+        else if (strncmp(words, "ebb errors", 10) == 0) /* nobody can be asked later: the first ones now */
+            (void)!conn_each(c, "errors", json_pack("{s:I, s:i}", "job", (json_int_t)job, "limit", 3), 10000, print_row, NULL, &e);
+        else if (limit)
+            advise("allow more: %.*s", (int)strcspn(limit + 13, " ") + 13, limit);
     }
-    if (output)
+    if (daemon_goes)
         advise("put it right, then type the same command again: what is done stays done");
     json_decref(why);
 }

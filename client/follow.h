@@ -12,6 +12,7 @@ struct follow {
     enum status (*poll)(void *arg, json_t **job, struct err *e);
     void *arg;
     int wait_paused;  /* go on waiting while it is paused */
+    int own_machine;  /* how many workers would be worth having is no news: there is one machine */
     struct view view; /* the last seen */
     /* own */
     int drawn;
@@ -25,10 +26,10 @@ void follow_clear(struct follow *f); /* takes the line away, so that something e
 /* The figures of a job on its way, and at its end, as one object with "event": "progress", "done", "held", "interrupted". */
 json_t *follow_json(const char *event, const json_t *job);
 
-/* The summary under a finished job. seconds, records: of this run alone; records < rows in all when it was resumed. Prints to stderr. */
-void summary_print(const json_t *job, double seconds, uint64_t records_before);
-/* Why it stands, and what to do, from the daemon's `why`. */
+/* The summary under a finished job. shown: its output, as people write it; seconds, records: of this run alone; records < rows in all when it was resumed. Prints to stderr. */
+void summary_print(const json_t *job, const char *shown, double seconds, uint64_t records_before);
+/* Why it stands, and what to do, from the daemon's `why`. daemon_goes: it ends behind this, so nothing is left for it to be asked. */
 struct conn;
-void why_print(struct conn *c, uint64_t job, const char *output);
+void why_print(struct conn *c, uint64_t job, int daemon_goes);
 
 #endif

@@ -19,7 +19,7 @@
 
 #define DEATHS_MAX 5      /* of the daemon, in a row, without a record done in between */
 #define SUBMIT_MS 600000  /* a dataset of ten million files takes its time to list */
-#define POLL_ANSWER_MS 5000
+#define POLL_ANSWER_MS 1000 /* then we look whether it lives */
 
 static struct private_opts started_with;
 
@@ -180,10 +180,9 @@ static int finished(struct run *r, int at_once)
     } else {
         code = count_of(job, "errors") ? EXIT_ERRORS : EXIT_DONE;
         double seconds = (double)(clock_ms() - r->began_ms) / 1000;
-        json_object_set_new(job, "output", json_string(r->shown));
         if (at_once)
             say("%s is done already", r->shown);
-        summary_print(job, at_once ? (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000 : seconds, at_once ? 0 : r->records_before);
+        summary_print(job, r->shown, at_once ? (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000 : seconds, at_once ? 0 : r->records_before);
     }
     if (common.json) {
         json_object_del(job, "spec");
@@ -196,7 +195,7 @@ static int finished(struct run *r, int at_once)
 static int stands(struct run *r)
 {
     follow_clear(&r->follow);
-    why_print(r->daemon.conn, r->job, r->shown);
+    why_print(r->daemon.conn, r->job, 1);
     if (common.json)
         print_json(json_pack("{s:s, s:I, s:s}", "event", r->follow.view.state, "job", (json_int_t)r->job, "reason", r->follow.view.reason));
     return EXIT_HELD;
@@ -262,6 +261,7 @@ static int run_run(int operand_count, char **operands)
     int code;
     r.follow.poll = poll_job;
     r.follow.arg = &r;
+    r.follow.own_machine = 1;
     if (spec_read(&r.spec, operand_count, operands, &e) != ST_OK)
         return fail(&e);
     struct sample sample;

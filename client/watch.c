@@ -35,7 +35,7 @@ static int over(struct watch *w)
     if (canceled)
         say("job %" PRIu64 " was canceled", w->job);
     else
-        summary_print(job, (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000, 0);
+        summary_print(job, text_of(job, "output"), (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000, 0);
     if (common.json) {
         json_object_del(job, "spec");
         print_json(follow_json(canceled ? "canceled" : "done", job));
@@ -63,7 +63,7 @@ static int run_watch(int operand_count, char **operands)
         say("job %" PRIu64 " goes on without you; 'ebb watch %" PRIu64 "' shows it again", w.job, w.job);
         code = EXIT_INTERRUPTED;
     } else if (end == FOLLOW_STANDS) {
-        why_print(w.c, w.job, NULL);
+        why_print(w.c, w.job, 0);
         if (common.json)
             print_json(json_pack("{s:s, s:I, s:s}", "event", f.view.state, "job", (json_int_t)w.job, "reason", f.view.reason));
         code = EXIT_HELD;
