@@ -101,7 +101,7 @@ static int add(struct reading *r, struct item *i)
         held_add(h, i, clock_ms());
         if (held_cut_settle(h, &at))
             pipeline_cut_answer(p, h->epoch, at);
-        if (held_complete(h))
+        if (h->done == 1 || held_complete(h))
             pthread_cond_signal(&p->to_write);
     }
     pthread_mutex_unlock(&p->lock);
