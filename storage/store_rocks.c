@@ -190,9 +190,7 @@ static enum status check_families(struct rocks *r, struct err *e)
     size_t n = 0;
     char *text = NULL;
     char **list = rocksdb_list_column_families(r->options, r->dir, &n, &text);
-    if (text)
-        return open_err(e, r->dir, text);
-    enum status st = ST_OK;
+    enum status st = text ? open_err(e, r->dir, text) : ST_OK;
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         int known = strcmp(list[i], "default") == 0;
         for (int cf = 0; cf < STORE_CF_COUNT; cf++)
@@ -200,7 +198,8 @@ static enum status check_families(struct rocks *r, struct err *e)
         if (!known)
             st = refuse_newer(r, list[i], e);
     }
-    rocksdb_list_column_families_destroy(list, n);
+    if (list) /* on failure, too */
+        rocksdb_list_column_families_destroy(list, n);
     return st;
 }
 
