@@ -95,6 +95,8 @@ struct lease {
     struct lease *job_prev, *job_next, *worker_next;
 };
 
+#define PAST_RATES 4
+
 struct worker {
     uint64_t id;
     struct host *host;              /* NULL until it joined */
@@ -107,9 +109,13 @@ struct worker {
     int loading;
     struct lease *leases;
     uint32_t lease_count;
-    uint64_t joined_ms, beat_ms, progress_ms, killed_ms, drain_sent_ms;
+    uint64_t joined_ms, beat_ms, progress_ms, killed_ms, drain_sent_ms, idle_since_ms;
     uint64_t rate_job, rate_ms, last_size;
     double bytes_per_s, records_per_s;
+    struct past_rate {              /* of jobs served before, the latest first: it may come back to them */
+        uint64_t job, last_size;
+        double bytes_per_s, records_per_s;
+    } past[PAST_RATES];
     uint64_t acc_bytes, acc_records;
     size_t index;                   /* in core's array, when joined */
     uint32_t timer;                 /* place in the heap */

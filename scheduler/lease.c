@@ -302,7 +302,8 @@ void lease_end(struct sched *s, struct lease *l)
             at = &(*at)->worker_next;
         }
     }
-    w->lease_count--;
+    if (--w->lease_count == 0)
+        w->idle_since_ms = s->now_ms;
     if (!serves) {
         j->workers--;
         if (j->row.params.max_workers)
@@ -340,6 +341,22 @@ struct node *lease_carve(struct sched *s, struct lease *l, struct span span)
     return n;
 }
 
+static void switch_rate(struct worker *w, uint64_t job)
+{
+    struct past_rate now = {w->rate_job, w->last_size, w->bytes_per_s, w->records_per_s}, then = {.job = job};
+    size_t i = 0;
+    while (i < PAST_RATES - 1 && w->past[i].job != job)
+        i++;
+    if (w->past[i].job == job)
+        then = w->past[i];
+    memmove(w->past + 1, w->past, i * sizeof *w->past);
+    w->past[0] = now;
+    w->rate_job = job;
+    w->last_size = then.last_size;
+    w->bytes_per_s = then.bytes_per_s;
+    w->records_per_s = then.records_per_s;
+}
+
 struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, struct node *n, uint64_t bytes)
 {
     if (!MUTANT(7) || !s->counter)
@@ -365,13 +382,12 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
     l->seen_ms = s->now_ms;
     if (w->lease_count == 1) { /* it begins to work */
         w->progress_ms = s->now_ms;
-        w->rate_ms = s->now_ms;
-        w->acc_bytes = w->acc_records = 0;
+        w->rate_ms += s->now_ms - w->idle_since_ms; /* waiting for work is not slowness */
     }
     if (w->rate_job != j->row.id) {
-        w->rate_job = j->row.id;
-        w->bytes_per_s = w->records_per_s = 0;
-        w->last_size = 0;
+        switch_rate(w, j->row.id);
+        w->rate_ms = s->now_ms;
+        w->acc_bytes = w->acc_records = 0;
     }
     if (!n->probe)
         w->last_size = l->bytes_left;
@@ -387,15 +403,35 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
 
 /* Rates and sizes ------------------------------------------------------------------------------------------------------------- */
 
+static uint64_t last_size(const struct worker *w, const struct job *j)
+{
+    if (w->rate_job == j->row.id)
+        return w->last_size;
+    for (size_t i = 0; i < PAST_RATES; i++)
+        if (w->past[i].job == j->row.id)
+            return w->past[i].last_size;
+    return 0;
+}
+
 double worker_rate(const struct worker *w, const struct job *j)
 {
-    return w->rate_job == j->row.id ? w->bytes_per_s : 0;
+    if (w->rate_job == j->row.id)
+        return w->bytes_per_s;
+    for (size_t i = 0; i < PAST_RATES; i++)
+        if (w->past[i].job == j->row.id)
+            return w->past[i].bytes_per_s;
+    return 0;
+}
+
+static uint64_t record_bytes(const struct job *j)
+{
+    return j->row.counts.records ? j->row.counts.bytes / j->row.counts.records : 0;
 }
 
 uint64_t lease_bytes(const struct sched *s, const struct worker *w, const struct job *j)
 {
     double rate = worker_rate(w, j);
-    uint64_t most = w->rate_job == j->row.id && w->last_size ? w->last_size * 4 : FIRST_LEASE_BYTES;
+    uint64_t last = last_size(w, j), most = last ? last * 4 : FIRST_LEASE_BYTES;
     uint32_t target_ms = j->row.params.lease_target_ms ? j->row.params.lease_target_ms : 30000;
     uint64_t bytes = most, least = LEAST_LEASE_BYTES;
     if (rate > 0) {
@@ -404,6 +440,8 @@ uint64_t lease_bytes(const struct sched *s, const struct worker *w, const struct
             bytes = (uint64_t)want;
         least = (uint64_t)(rate * s->config.min_lease_ms / 1000);
     }
+    if (least < 2 * record_bytes(j)) /* a span that holds no record's beginning is work for nothing */
+        least = 2 * record_bytes(j);
     uint64_t useful = j->workers + s->idle_count + !w->idle;
     for (const struct lease *l = w->leases; l; l = l->worker_next)
         if (l->job == j) {
@@ -707,8 +745,8 @@ static uint64_t cut_point(const struct sched *s, const struct lease *l, const st
         at = j->layout.base[layout_source(&j->layout, at) + 1];
     if (at >= end)
         return end;
-    double tail_ms = (double)layout_weight(&j->layout, at, end) * 1000 / rw;
-    return tail_ms < s->config.min_lease_ms ? end : at;
+    uint64_t tail = layout_weight(&j->layout, at, end);
+    return tail < record_bytes(j) || (double)tail * 1000 / rw < s->config.min_lease_ms ? end : at;
 }
 
 int lease_cut_for(struct sched *s, struct worker *w)

@@ -669,6 +669,7 @@ static enum status on_joined(struct sched *s, const struct sched_event *ev, stru
         w->joined_ms = s->now_ms;
         w->draining = 0;
         w->rate_job = w->last_size = 0;
+        memset(w->past, 0, sizeof w->past);
         w->bytes_per_s = w->records_per_s = 0;
         w->failed_model = 0;
         w->model_until_ms = 0;
@@ -679,7 +680,7 @@ static enum status on_joined(struct sched *s, const struct sched_event *ev, stru
     w->numerics = ev->u.joined.numerics;
     w->model_key = ev->u.joined.model_key;
     w->killed = w->banned = w->mute = w->loading = 0;
-    w->beat_ms = w->progress_ms = w->rate_ms = s->now_ms;
+    w->beat_ms = w->progress_ms = w->rate_ms = w->idle_since_ms = s->now_ms;
     w->acc_bytes = w->acc_records = 0;
     alive_set(s, w, 1);
     for (struct lease *l = w->leases, *next; l; l = next) {
@@ -746,7 +747,8 @@ static enum status on_model_ready(struct sched *s, const struct sched_event *ev,
     w->model_key = ev->u.model.model_key;
     w->model_until_ms = s->now_ms + 10 * ev->u.model.load_ms;
     w->loading = 0;
-    w->progress_ms = s->now_ms;
+    w->progress_ms = w->rate_ms = s->now_ms;
+    w->acc_bytes = w->acc_records = 0;
     for (struct lease *l = w->leases; l; l = l->worker_next) {
         l->job->model_fails = 0;
         if (l->job->row.params.model_key && l->job->row.params.model_key != w->model_key)
