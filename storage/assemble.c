@@ -556,6 +556,8 @@ enum status assembly_advance(struct assembly *a, struct store *s, uint64_t head,
 {
     *more = 0;
     TRY(usable(a, e));
+    if (head > a->d->end)
+        head = a->d->end;
     if (a->sealed || a->st.head >= head)
         return ST_OK;
     struct extent_iter *it = NULL;

@@ -25,7 +25,7 @@ struct output_spec {
     const char *path;      /* absolute */
     int is_dir;
     enum output_kind kind;
-    uint32_t dims;         /* NPY: floats a row; little-endian f32 */
+    uint32_t dims;         /* NPY: floats a row; little-endian f32. 0 when no row was ever made: shape (0, 0) */
     uint64_t part_bytes;   /* rotation of directory outputs; 0: 256 MiB */
 };
 
@@ -43,7 +43,9 @@ MUST_USE enum status output_claim(const struct output_spec *o, const char *finge
 
 struct assembly;
 
-/* saved: what assembly_save gave last (NULL, 0 at first): files are truncated to the lengths it names. attempt 0 makes the output; a higher one
+/* After any failure (but ST_AGAIN of assembly_finish) an assembly is of no use: close it and open it from what was saved last.
+
+   saved: what assembly_save gave last (NULL, 0 at first): files are truncated to the lengths it names. attempt 0 makes the output; a higher one
    (retry) merges rows of extents of that attempt into the output that stands: _SUCCESS goes first, new files are written beside the old
    ones and take their names at the end. */
 MUST_USE enum status assembly_open(const struct output_spec *o, uint64_t job, const struct dataset *d, uint32_t attempt, const void *saved,

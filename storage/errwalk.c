@@ -71,16 +71,13 @@ void errwalk_jump(struct errwalk *w, uint64_t begin)
     w->known = i == w->d->layout.count || w->d->layout.base[i] == begin;
 }
 
-/* Line ends in a record that was never read by the one who set it aside. */
+/* Line ends in a record that was never read by the one who set it aside, and who takes it for one line: right but where a record may
+   hold line ends in quotes. */
 static uint64_t quarantined_lines(const struct dataset *d, const struct extent *x)
 {
-    if (x->lines || x->records == 0)
-        return x->lines;
     if (d->format != FORMAT_CSV && d->format != FORMAT_TSV)
-        return x->records;
+        return x->lines ? x->lines : x->records;
     size_t i = layout_source(&d->layout, x->span.begin);
-    if (i == d->count)
-        return x->records;
     struct reader *r = NULL;
     struct raw raw;
     struct err why = {0};

@@ -153,8 +153,6 @@ enum status outfiles_open(struct outfiles *f, const struct output_spec *o, uint3
     f->part_bytes = !o->is_dir ? UINT64_MAX : o->part_bytes ? o->part_bytes : PART_BYTES_DEFAULT;
     f->row_bytes = (uint64_t)o->dims * 4;
     enum status st = ST_OK;
-    if (o->kind == OUTPUT_NPY && o->dims == 0)
-        return err_set(e, ST_USER, "'%s': a .npy output needs the number of floats in a row", o->path);
     if (!(f->index_path = output_work_file(o, "files", attempt)) || !(f->folder = output_folder(o)) || !(f->work = output_work_dir(o)) ||
         !(f->scratch = mem_alloc(SCRATCH)))
         st = err_nomem(e, "the output's files");

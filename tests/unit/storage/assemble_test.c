@@ -534,6 +534,72 @@ static void parts_are_freed(void **state)
     fixture_release(&f);
 }
 
+/* A job of which no record gave a row never learned how long one is. */
+static void no_rows_at_all(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct buf b = {0};
+    fixture_init(&f, "p", 5, 3);
+    for (size_t i = 0; i < f.count; i++)
+        f.records[i].fate = BAD;
+    fixture_spec(&f, 0, OUTPUT_NPY, 0);
+    f.o.dims = 0;
+    OK(output_claim(&f.o, "{}", 2, &f_err));
+    commit(&f, 0, f.d.end, 100, 0);
+    OK(assemble(&f, 0, 1 << 20, NULL, &f_err));
+    OK(path_read(f.out, 1000, &b, &f_err));
+    assert_int_equal(b.len, 128);
+    assert_memory_equal(b.data, "\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': (0, 0), }", 69);
+    f.o.dims = 3; /* a retry may learn it */
+    struct span *spans = NULL;
+    size_t count = 0;
+    OK(assembly_error_spans(&f.o, &spans, &count, &f_err));
+    f.records[2].fate = GOOD;
+    commit_retry(&f, spans, count, 1);
+    mem_free(spans);
+    OK(assemble(&f, 1, 1 << 20, NULL, &f_err));
+    check_output(&f);
+    buf_release(&b);
+    fixture_release(&f);
+}
+
+/* A row of CSV may hold line ends in quotes; whoever set it aside took it for one line. */
+static void lines_of_a_quarantined_row_are_counted(void **state)
+{
+    (void)state;
+    static const char text[] = "id,text\n1,a\n2,\"b\nb\nb\"\n3,c\n";
+    struct fixture f;
+    struct buf have = {0};
+    char path[128], want[400];
+    fixture_init(&f, "", 0, 1);
+    snprintf(path, sizeof path, "%s/x.csv", f.dir);
+    OK(path_write(path, text, sizeof text - 1, &f_err));
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    struct source source = {.path = path, .size_bytes = sizeof text - 1, .mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec};
+    uint64_t size = sizeof text - 1, at = 12, behind = 23;
+    uint8_t kind = 1;
+    struct dataset d = {.format = FORMAT_CSV, .count = 1, .sources = &source, .end = size};
+    assert_int_equal(layout_init(&d.layout, 1, &size, &kind), 0);
+    struct store_batch *b = batch(&f);
+    struct extent x[] = {{.span = {0, at}, .epoch = 5, .part_extents = 2, .lines = 2},
+                         {.span = {at, behind}, .records = 1, .errors = 1, .lines = 1, .reason = "hung|for ever"},
+                         {.span = {behind, size}, .records = 1, .errors = 1, .lines = 1, .reason = "a text without a code"}};
+    for (int i = 0; i < 3; i++)
+        rows_put_extent(b, JOB, &x[i]);
+    write_free(&f, b);
+    fixture_spec(&f, 1, OUTPUT_JSONL, 0);
+    OK(assembly_each_error(&f.o, JOB, &d, f.store, add_line, &have, &f_err));
+    snprintf(want, sizeof want, "{\"source\":\"%s\",\"line\":3,\"code\":\"hung\",\"message\":\"for ever\"}\n"
+                                "{\"source\":\"%s\",\"line\":6,\"code\":\"failed\",\"message\":\"a text without a code\"}\n",
+             path, path);
+    assert_string_equal(buf_cstr(&have), want);
+    layout_release(&d.layout);
+    buf_release(&have);
+    fixture_release(&f);
+}
+
 static int open_fds(void)
 {
     int n = 0;
@@ -572,6 +638,8 @@ int main(void)
         cmocka_unit_test(attempts_are_in_order),
         cmocka_unit_test(saved_states_are_checked),
         cmocka_unit_test(parts_are_freed),
+        cmocka_unit_test(no_rows_at_all),
+        cmocka_unit_test(lines_of_a_quarantined_row_are_counted),
         cmocka_unit_test(no_descriptor_stays_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
