@@ -14,6 +14,7 @@
 #include "base/suggest.h"
 #include "base/units.h"
 #include "client/client.h"
+#include "client/progress.h"
 
 uint32_t local_processors(void)
 {
@@ -238,7 +239,7 @@ char *local_count_words(const struct local *l, double records, int whole, char *
         snprintf(out, size, "%s files, ", units_count(n, (double)l->data.count));
     size_t len = strlen(out);
     snprintf(out + len, size - len, "%s%s, %s%s record%s%s", units_bytes(bytes, l->bytes), l->compressed ? " compressed" : "", whole ? "" : "about ",
-             units_count(n, records), records >= 0.5 && records < 1.5 ? "" : "s", whole ? "" : " (guessed from the first ones)");
+             whole ? units_count(n, records) : guess_words(n, records), records >= 0.5 && records < 1.5 ? "" : "s", whole ? "" : " (guessed from the first ones)");
     return out;
 }
 

@@ -1,6 +1,7 @@
 #include "client/progress.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -72,6 +73,19 @@ static void cut(char *s, size_t most)
         }
 }
 
+char *guess_words(char *out, double n)
+{
+    if (n >= 1e6 && n < 999.95e6) {
+        snprintf(out, UNITS_MAX, "%.1f M", n / 1e6);
+        return out;
+    }
+    if (n >= 1000) {
+        double unit = pow(10, floor(log10(n)) - 2);
+        n = round(n / unit) * unit;
+    }
+    return units_count(out, n);
+}
+
 char *progress_line(const struct view *v, int width, char *out, size_t size)
 {
     static const enum piece least_first[] = {WORKERS, ERRORS, RATE, LEFT, DONE};
@@ -79,7 +93,7 @@ char *progress_line(const struct view *v, int width, char *out, size_t size)
     int starting = strcmp(v->state, "running") == 0 && v->records_per_s <= 0, publishing = strcmp(v->state, "publishing") == 0;
     snprintf(pieces[PERCENT], sizeof pieces[0], "%4d %%", progress_percent(v));
     if (v->records_guess >= (double)v->records_done && v->records_guess > 0 && !publishing)
-        snprintf(pieces[DONE], sizeof pieces[0], "%s of about %s", units_count(a, (double)v->records_done), units_count(b, v->records_guess));
+        snprintf(pieces[DONE], sizeof pieces[0], "%s of about %s", units_count(a, (double)v->records_done), guess_words(b, v->records_guess));
     else
         snprintf(pieces[DONE], sizeof pieces[0], "%s record%s", units_count(a, (double)v->records_done), v->records_done == 1 ? "" : "s");
     if (publishing)

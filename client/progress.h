@@ -27,4 +27,7 @@ int view_stands(const struct view *v);  /* held or paused: nothing goes on by it
 char *progress_line(const struct view *v, int width, char *out, size_t size);
 int progress_percent(const struct view *v); /* rounded down; 100 only when all records are done */
 
+/* A number that is guessed, in as many digits as a guess is worth: "60,000", "5.1 M". out has UNITS_MAX bytes. */
+char *guess_words(char *out, double n);
+
 #endif

@@ -50,7 +50,7 @@ static int run_results(int operand_count, char **operands)
     json_t *job = NULL, *file;
     struct err e;
     uint64_t id;
-    size_t i, rows = 0;
+    size_t i, rows = 0, arrays = 0;
     if (parse_job(operands[0], &id, &e) != ST_OK || ask("job", json_pack("{s:I, s:b}", "job", (json_int_t)id, "spec", 1), &job, &e) != ST_OK)
         return fail(&e);
     enum status st = ST_OK;
@@ -59,6 +59,7 @@ static int run_results(int operand_count, char **operands)
     {
         const char *path = json_string_value(file) ? json_string_value(file) : "";
         rows += (size_t)is_rows(path);
+        arrays += (size_t)ends(path, ".npy");
         if (!cat && common.json)
             print_json(json_pack("{s:s}", "path", path));
         else if (!cat)
@@ -66,10 +67,10 @@ static int run_results(int operand_count, char **operands)
         else if (is_rows(path) && (st = stream(path, &e)) != ST_OK)
             break;
     }
-    if (st == ST_OK && cat && !rows && json_array_size(files))
+    if (st == ST_OK && cat && !rows && arrays)
         st = err_set(&e, ST_USER, "the results of job %s are .npy files, which are no rows of text; 'ebb results %s' prints their paths", operands[0], operands[0]);
-    else if (st == ST_OK && !json_array_size(files))
-        say("no files yet: the job is %s; 'ebb watch %s' shows how far it is", text_of(job, "state"), operands[0]);
+    else if (st == ST_OK && !rows && !arrays)
+        say("no results yet: the job is %s; 'ebb watch %s' shows how far it is", text_of(job, "state"), operands[0]);
     json_decref(job);
     return st == ST_OK ? EXIT_DONE : fail(&e);
 }

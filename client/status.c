@@ -83,8 +83,8 @@ static int print_daemon(struct conn *c)
             json_object_set_new(hello, "workers", json_integer((json_int_t)worker_count));
             code = print_json(json_incref(hello));
         } else {
-            print_field("daemon", "%s %s on %s, process %" PRIu64 "%s", *text_of(hello, "program") ? text_of(hello, "program") : "ebbd", text_of(hello, "version"),
-                        text_of(hello, "host"), count_of(hello, "pid"), json_is_true(json_object_get(hello, "private")) ? ", of an 'ebb run'" : "");
+            print_field("daemon", "%s on %s, process %" PRIu64 "%s", text_of(hello, "program"), text_of(hello, "host"),
+                        count_of(hello, "pid"), json_is_true(json_object_get(hello, "private")) ? ", of an 'ebb run'" : "");
             print_field("state", "%s, generation %" PRIu64, text_of(hello, "state_dir"), count_of(hello, "generation"));
             print_field("jobs", "%zu under way; 'ebb jobs' lists them", job_count);
             print_field("workers", "%zu; 'ebb workers' lists them", worker_count);

@@ -124,6 +124,17 @@ $(eval $(call TEST_RULE,worker,worker engine text storage wire,$(ALL_LIBS)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
 $(eval $(call TEST_RULE,client,client engine text storage wire,$(ALL_LIBS)))
 
+# What the tables of options say, as manual pages and as completion for shells --------------------------------------------------------
+.PHONY: man completion
+man: $(BIN)
+	@mkdir -p $(B)/man
+	$(Q)set -e; $(B)/bin/ebb --man > $(B)/man/ebb.1; \
+	  $(B)/bin/ebb completion commands | while read -r c; do $(B)/bin/ebb $$c --man > "$(B)/man/ebb-$$(echo $$c | tr ' ' -).1"; done; \
+	  for p in ebbd ebb-worker; do $(B)/bin/$$p --man > $(B)/man/$$p.1; done
+completion: $(B)/bin/ebb
+	$(Q)$(B)/bin/ebb completion bash > deploy/completion/ebb.bash
+	$(Q)$(B)/bin/ebb completion zsh > deploy/completion/_ebb
+
 .PHONY: unit clean
 unit: $(UNIT_TESTS)
 	$(Q)set -e; for t in $(UNIT_TESTS); do echo "  TEST  $$t"; $$t; done
