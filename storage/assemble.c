@@ -21,46 +21,11 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/path.h"
-#include "storage/asmstate.h"
-#include "storage/errwalk.h"
-#include "storage/outfiles.h"
-#include "storage/output.h"
+#include "storage/assembly.h"
 #include "storage/part.h"
 #include "storage/rows.h"
 
 #define FLUSH ((size_t)256 * 1024)
-
-/* The output of an earlier attempt, while a retry merges. */
-struct old {
-    struct seal seal;
-    struct file_record *files;
-    struct error_record *errors;
-    int rows_fd, ids_fd, errors_fd;
-    char *rows_path, *ids_path, *errors_path;
-    struct buf window; /* of the errors, from old_errors_at on */
-};
-
-struct taken_part {
-    uint64_t epoch, seq;
-};
-
-struct assembly {
-    struct output_spec o;
-    const struct dataset *d;
-    char *path, *parts_dir;
-    struct asmstate st;
-    struct outfiles files;
-    struct errwalk walk;
-    struct part_file part;
-    int errors_fd, index_fd;
-    char *errors_path, *index_path;
-    struct buf errors, index; /* not written yet; st.errors and st.errors_bytes count them */
-    struct old old;
-    struct taken_part *parts; /* appended whole; those before `saved_parts` lie before what was saved */
-    size_t part_count, part_cap, saved_parts;
-    int sealed, failed;
-    struct seal seal;
-};
 
 static void close_fd(int *fd)
 {
@@ -68,32 +33,11 @@ static void close_fd(int *fd)
         close(*fd);
     *fd = -1;
 }
-
-static void close_old_file(struct old *old)
-{
-    close_fd(&old->rows_fd);
-    close_fd(&old->ids_fd);
-    mem_free(old->rows_path);
-    mem_free(old->ids_path);
-    old->rows_path = old->ids_path = NULL;
-}
-
-static void close_old(struct old *old)
-{
-    close_old_file(old);
-    close_fd(&old->errors_fd);
-    mem_free(old->errors_path);
-    mem_free(old->files);
-    mem_free(old->errors);
-    buf_release(&old->window);
-    *old = (struct old){.rows_fd = -1, .ids_fd = -1, .errors_fd = -1};
-}
-
-static void close_files(struct assembly *a)
+void assembly_close_files(struct assembly *a)
 {
     outfiles_close(&a->files);
     part_file_close(&a->part);
-    close_old(&a->old);
+    merge_close(a);
     close_fd(&a->errors_fd);
     close_fd(&a->index_fd);
     mem_free(a->errors_path);
@@ -107,7 +51,7 @@ void assembly_close(struct assembly *a)
 {
     if (!a)
         return;
-    close_files(a);
+    assembly_close_files(a);
     mem_free(a->path);
     mem_free(a->parts_dir);
     mem_free(a->parts);
@@ -132,45 +76,6 @@ static enum status open_sized(char **path, uint64_t bytes, int fresh, int *fd, s
         return err_errno(e, ST_ENV, errno, "cannot truncate '%s'", *path);
     return ST_OK;
 }
-
-/* The earlier output: its indexes, and where the merge begins. *kept: files before the one that holds the first row to move. */
-static enum status open_old(struct assembly *a, int fresh, uint64_t *kept, struct err *e)
-{
-    struct old *old = &a->old;
-    uint32_t was = (uint32_t)old->seal.attempt;
-    TRY(output_read_files(&a->o, was, old->seal.files, &old->files, e));
-    TRY(output_read_errors(&a->o, was, old->seal.errors, &old->errors, e));
-    if (!(old->errors_path = output_name(&a->o, OUTPUT_ERRORS, 0, 0)))
-        return err_nomem(e, "a path");
-    old->errors_fd = open(old->errors_path, O_RDONLY | O_CLOEXEC);
-    if (old->errors_fd < 0)
-        return err_errno(e, ST_ENV, errno, "cannot open '%s'", old->errors_path);
-    uint64_t first = old->seal.errors ? old->errors[0].row : old->seal.rows, row = 0;
-    *kept = 0;
-    while (*kept + 1 < old->seal.files && row + old->files[*kept].rows <= first)
-        row += old->files[(*kept)++].rows;
-    if (fresh) {
-        a->st.old_file = *kept;
-        a->st.old_row = row;
-    }
-    return ST_OK;
-}
-
-/* An output that is being changed must not look finished. */
-static enum status withdraw(const struct assembly *a, struct err *e)
-{
-    char *name = output_name(&a->o, a->o.is_dir ? OUTPUT_SUCCESS : OUTPUT_MANIFEST, 0, 0), *folder = output_folder(&a->o);
-    enum status st = name && folder ? ST_OK : err_nomem(e, "a path");
-    int errnum = fault_point("assemble.withdraw");
-    if (st == ST_OK && (errnum || (unlink(name) && errno != ENOENT)))
-        st = err_errno(e, ST_ENV, errnum ? errnum : errno, "cannot remove '%s'", name);
-    if (st == ST_OK)
-        st = output_sync_dir(folder, e);
-    mem_free(name);
-    mem_free(folder);
-    return st;
-}
-
 static enum status check_spec(const struct assembly *a, const struct asmstate *s, struct err *e)
 {
     const struct output_spec *o = &a->o;
@@ -185,10 +90,8 @@ static enum status open_files(struct assembly *a, const struct asmstate *saved, 
 {
     uint64_t kept = 0;
     uint32_t attempt = (uint32_t)a->st.attempt;
-    if (attempt > 0) {
-        TRY(withdraw(a, e));
-        TRY(open_old(a, saved == NULL, &kept, e));
-    }
+    if (attempt > 0)
+        TRY(merge_open(a, saved == NULL, &kept, e));
     if (saved) {
         a->st = *saved;
         a->walk = (struct errwalk){.d = a->d, .source = saved->line_source, .lines = saved->line_count, .known = 1};
@@ -284,8 +187,7 @@ static enum status flush(struct assembly *a, struct err *e)
     return ST_OK;
 }
 
-/* Counts the row whose bytes were added to a->errors behind `before`, and adds its record. */
-static enum status count_error(struct assembly *a, size_t before, const struct error_record *r, struct err *e)
+enum status assembly_count_error(struct assembly *a, size_t before, const struct error_record *r, struct err *e)
 {
     if (error_record_put(&a->index, r))
         return err_nomem(e, "error rows");
@@ -311,7 +213,7 @@ static enum status emit_error(void *arg, const struct errline *x, uint64_t line,
     struct error_record r = {.record = x->record, .row = m->rows_before + x->row, .source = x->source, .line = line};
     if (r.record.end <= r.record.begin)
         r.record.end = r.record.begin + 1;
-    return count_error(a, before, &r, e);
+    return assembly_count_error(a, before, &r, e);
 }
 
 static enum status append_rows(struct assembly *a, const struct extent *x, struct err *e)
@@ -360,138 +262,6 @@ static enum status append(struct assembly *a, const struct extent *x, struct err
         a->parts[a->part_count++] = (struct taken_part){x->epoch, x->seq};
     return ST_OK;
 }
-
-/* Retry: what the earlier output holds -------------------------------------------------------------------------------------- */
-
-static enum status open_old_file(struct assembly *a, struct err *e)
-{
-    struct old *old = &a->old;
-    if (old->rows_fd >= 0)
-        return ST_OK;
-    if (!(old->rows_path = output_name(&a->o, OUTPUT_ROWS, a->st.old_file, 0)) ||
-        (a->o.kind == OUTPUT_NPY && !(old->ids_path = output_name(&a->o, OUTPUT_IDS, a->st.old_file, 0))))
-        return err_nomem(e, "a path");
-    old->rows_fd = open(old->rows_path, O_RDONLY | O_CLOEXEC);
-    if (old->rows_fd < 0)
-        return err_errno(e, ST_ENV, errno, "cannot open '%s'", old->rows_path);
-    if (old->ids_path && (old->ids_fd = open(old->ids_path, O_RDONLY | O_CLOEXEC)) < 0)
-        return err_errno(e, ST_ENV, errno, "cannot open '%s'", old->ids_path);
-    struct stat s;
-    if (fstat(old->rows_fd, &s) || (uint64_t)s.st_size != old->files[a->st.old_file].bytes)
-        return err_set(e, ST_CORRUPT, "'%s' is not as it was written (%" PRIu64 " bytes): it was changed since", old->rows_path,
-                       old->files[a->st.old_file].bytes);
-    return ST_OK;
-}
-
-/* Rows of the earlier output up to `row` flow past. */
-static enum status copy_old_rows(struct assembly *a, uint64_t row, struct err *e)
-{
-    struct old *old = &a->old;
-    struct asmstate *s = &a->st;
-    uint64_t header = a->o.kind == OUTPUT_NPY ? NPY_HEADER : 0;
-    while (s->old_row < row) {
-        if (s->old_file >= old->seal.files)
-            return err_set(e, ST_CORRUPT, "the indexes of '%s' do not agree on its rows", a->o.path);
-        const struct file_record *f = &old->files[s->old_file];
-        TRY(open_old_file(a, e));
-        uint64_t left = f->rows - s->old_file_row, n = row - s->old_row;
-        uint64_t at = header + s->old_at, to = f->bytes, ids_to = f->ids_bytes;
-        if (n < left && a->o.kind == OUTPUT_NPY) {
-            to = at + n * a->o.dims * 4;
-            TRY(outfiles_skip_lines(&a->files, old->ids_fd, old->ids_path, s->old_ids_at, f->ids_bytes, n, &ids_to, e));
-        } else if (n < left)
-            TRY(outfiles_skip_lines(&a->files, old->rows_fd, old->rows_path, at, f->bytes, n, &to, e));
-        else
-            n = left;
-        struct run r = {.fd = old->rows_fd, .ids_fd = old->ids_fd, .path = old->rows_path, .ids_path = old->ids_path, .at = at,
-                        .bytes = to - at, .rows = n, .ids_at = s->old_ids_at, .ids_bytes = ids_to - s->old_ids_at};
-        TRY(outfiles_append(&a->files, &r, e));
-        s->old_row += n;
-        s->old_file_row += n;
-        s->old_at = to - header;
-        s->old_ids_at = ids_to;
-        if (s->old_file_row == f->rows) {
-            close_old_file(old);
-            s->old_file++;
-            s->old_file_row = s->old_at = s->old_ids_at = 0;
-        }
-    }
-    return ST_OK;
-}
-
-/* The next error row of the earlier output, with its line end; valid until the next call. */
-static enum status next_old_error(struct assembly *a, const char **line, size_t *len, struct err *e)
-{
-    struct old *old = &a->old;
-    const char *nl;
-    while (!(nl = old->window.len ? memchr(old->window.data, '\n', old->window.len) : NULL)) {
-        uint64_t at = a->st.old_errors_at + old->window.len, left = old->seal.errors_bytes - at;
-        size_t n = left < FLUSH ? (size_t)left : FLUSH;
-        if (n == 0)
-            return err_set(e, ST_CORRUPT, "'%s' holds fewer rows than its index", old->errors_path);
-        if (buf_reserve(&old->window, n))
-            return err_nomem(e, "error rows");
-        TRY(output_pread(old->errors_fd, old->errors_path, old->window.data + old->window.len, n, at, e));
-        old->window.len += n;
-    }
-    *line = old->window.data;
-    *len = (size_t)(nl - old->window.data) + 1;
-    return ST_OK;
-}
-
-static void pass_old_error(struct assembly *a, size_t len)
-{
-    struct buf *w = &a->old.window;
-    memmove(w->data, w->data + len, w->len - len);
-    w->len -= len;
-    a->st.old_errors++;
-    a->st.old_errors_at += len;
-}
-
-/* Errors of records before `begin` stay as they are. */
-static enum status keep_old_errors(struct assembly *a, uint64_t begin, struct err *e)
-{
-    while (a->st.old_errors < a->old.seal.errors && a->old.errors[a->st.old_errors].record.begin < begin) {
-        const char *line;
-        size_t len, before = a->errors.len;
-        TRY(next_old_error(a, &line, &len, e));
-        struct error_record r = a->old.errors[a->st.old_errors];
-        r.row += a->st.inserted;
-        if (buf_add(&a->errors, line, len))
-            return err_nomem(e, "error rows");
-        TRY(count_error(a, before, &r, e));
-        pass_old_error(a, len);
-    }
-    return ST_OK;
-}
-
-/* Makes way for the extent: everything of the earlier output that lies before it flows past, the errors of its records go. */
-static enum status merge(struct assembly *a, const struct extent *x, struct err *e)
-{
-    const struct old *old = &a->old;
-    TRY(keep_old_errors(a, x->span.begin, e));
-    uint64_t first = a->st.old_errors, i = first;
-    for (; i < old->seal.errors && old->errors[i].record.begin < x->span.end; i++) {
-        const char *line;
-        size_t len;
-        if (old->errors[i].row != old->errors[first].row)
-            return err_set(e, ST_CORRUPT, "the retried extent at %" PRIu64 " covers records that were done before", x->span.begin);
-        TRY(next_old_error(a, &line, &len, e));
-        pass_old_error(a, len);
-    }
-    if (i > first) {
-        const struct error_record *r = &old->errors[first];
-        TRY(copy_old_rows(a, r->row, e));
-        if (r->record.begin == x->span.begin)
-            a->walk = (struct errwalk){.d = a->d, .source = r->source, .lines = r->line - 1, .known = 1};
-        else if (!(a->st.taken && a->st.last_end == x->span.begin))
-            return err_set(e, ST_CORRUPT, "the retried extent at %" PRIu64 " begins at no record that was in error", x->span.begin);
-    } else if (x->records && !(a->st.taken && a->st.last_end == x->span.begin))
-        return err_set(e, ST_CORRUPT, "the retried extent at %" PRIu64 " covers no record that was in error", x->span.begin);
-    a->st.inserted += x->rows;
-    return ST_OK;
-}
-
 /* Advancing ----------------------------------------------------------------------------------------------------------------- */
 
 static enum status take(struct assembly *a, const struct extent *x, struct err *e)
@@ -509,7 +279,7 @@ static enum status take(struct assembly *a, const struct extent *x, struct err *
         return err_set(e, ST_CORRUPT, "extent [%" PRIu64 ", %" PRIu64 ") of job %" PRIu64 " ends behind the dataset, at %" PRIu64, x->span.begin,
                        x->span.end, s->job, a->d->end);
     if (s->attempt > 0)
-        TRY(merge(a, x, e));
+        TRY(merge_extent(a, x, e));
     TRY(append(a, x, e));
     s->taken++;
     s->last_begin = x->span.begin;
@@ -517,7 +287,7 @@ static enum status take(struct assembly *a, const struct extent *x, struct err *
     return ST_OK;
 }
 
-static enum status usable(const struct assembly *a, struct err *e)
+enum status assembly_usable(const struct assembly *a, struct err *e)
 {
     return a->failed ? err_set(e, ST_ENV, "the assembly of '%s' failed before: it must be closed and opened anew", a->o.path) : ST_OK;
 }
@@ -555,7 +325,7 @@ static enum status advance(struct assembly *a, struct extent_iter *it, uint64_t 
 enum status assembly_advance(struct assembly *a, struct store *s, uint64_t head, uint64_t bytes, int *more, struct err *e)
 {
     *more = 0;
-    TRY(usable(a, e));
+    TRY(assembly_usable(a, e));
     if (head > a->d->end)
         head = a->d->end;
     if (a->sealed || a->st.head >= head)
@@ -569,7 +339,7 @@ enum status assembly_advance(struct assembly *a, struct store *s, uint64_t head,
     return st;
 }
 
-static enum status sync_all(struct assembly *a, struct err *e)
+enum status assembly_sync(struct assembly *a, struct err *e)
 {
     TRY(flush(a, e));
     TRY(output_sync(a->errors_fd, a->errors_path, e));
@@ -579,8 +349,8 @@ static enum status sync_all(struct assembly *a, struct err *e)
 
 enum status assembly_save(struct assembly *a, struct buf *out, struct err *e)
 {
-    TRY(usable(a, e));
-    enum status st = a->sealed ? ST_OK : sync_all(a, e);
+    TRY(assembly_usable(a, e));
+    enum status st = a->sealed ? ST_OK : assembly_sync(a, e);
     if (st == ST_OK) {
         a->st.line_source = a->walk.source;
         a->st.line_count = a->walk.lines;
@@ -598,7 +368,7 @@ enum status assembly_save(struct assembly *a, struct buf *out, struct err *e)
 
 enum status assembly_free_parts(struct assembly *a, struct err *e)
 {
-    enum status st = usable(a, e);
+    enum status st = assembly_usable(a, e);
     size_t i = 0;
     for (; i < a->saved_parts && st == ST_OK; i++) {
         char *path = mem_printf("%s/%" PRIu64 "/%" PRIu64 "-%" PRIu64, a->parts_dir, a->st.job, a->parts[i].epoch, a->parts[i].seq);
@@ -614,146 +384,5 @@ enum status assembly_free_parts(struct assembly *a, struct err *e)
             memmove(a->parts, a->parts + a->saved_parts, a->part_count * sizeof *a->parts);
         a->saved_parts = 0;
     }
-    return st;
-}
-
-/* Finishing ----------------------------------------------------------------------------------------------------------------- */
-
-/* Everything up to the seal: after it, nothing but names is missing. */
-static enum status finish_bytes(struct assembly *a, struct err *e)
-{
-    if (a->st.head != a->d->end)
-        return err_set(e, ST_AGAIN, "'%s' is assembled up to %" PRIu64 " of %" PRIu64, a->o.path, a->st.head, a->d->end);
-    if (a->st.attempt > 0) {
-        TRY(keep_old_errors(a, UINT64_MAX, e));
-        TRY(copy_old_rows(a, a->old.seal.rows, e));
-    }
-    TRY(outfiles_complete(&a->files, e));
-    int errnum = fault_point("assemble.finish.sync");
-    if (errnum)
-        return err_errno(e, ST_ENV, errnum, "cannot sync '%s'", a->errors_path);
-    TRY(sync_all(a, e));
-    struct seal s = {.job = a->st.job, .attempt = a->st.attempt, .kind = a->st.kind, .is_dir = a->st.is_dir, .dims = a->st.dims,
-                     .part_bytes = a->st.part_bytes, .rows = a->files.st.rows, .files = a->files.st.file, .kept = a->files.st.kept,
-                     .errors = a->st.errors, .errors_bytes = a->st.errors_bytes, .end = a->d->end};
-    TRY(output_digest(a->errors_fd, a->errors_path, s.errors_bytes, s.errors_digest, e));
-    errnum = fault_point("assemble.finish.seal");
-    if (errnum)
-        return err_errno(e, ST_ENV, errnum, "cannot seal '%s'", a->o.path);
-    TRY(seal_write(&a->o, &s, e));
-    a->seal = s;
-    a->sealed = 1;
-    close_files(a);
-    return ST_OK;
-}
-
-/* One name: the partial file takes it, or has taken it already. */
-static enum status give_name(const struct assembly *a, enum output_name what, uint64_t index, uint64_t bytes, struct err *e)
-{
-    char *from = output_name(&a->o, what, index, 1), *to = output_name(&a->o, what, index, 0);
-    enum status st = from && to ? ST_OK : err_nomem(e, "a path");
-    int errnum = fault_point("assemble.rename");
-    if (st == ST_OK && (errnum || (rename(from, to) && (errnum = errno) != ENOENT)))
-        st = err_errno(e, ST_ENV, errnum, "cannot rename '%s' to '%s'", from, to);
-    struct stat s;
-    if (st == ST_OK && stat(to, &s))
-        st = err_errno(e, errno == ENOENT ? ST_CORRUPT : ST_ENV, errno, "'%s' was finished and is gone", to);
-    else if (st == ST_OK && (uint64_t)s.st_size != bytes)
-        st = err_set(e, ST_CORRUPT, "'%s' has %lld bytes and was finished with %" PRIu64, to, (long long)s.st_size, bytes);
-    mem_free(from);
-    mem_free(to);
-    return st;
-}
-
-static enum status give_names(struct assembly *a, const struct file_record *r, const struct manifest_info *info, struct err *e)
-{
-    const struct seal *s = &a->seal;
-    char *folder = output_folder(&a->o);
-    enum status st = folder ? ST_OK : err_nomem(e, "a path");
-    for (uint64_t i = s->kept; i < s->files && st == ST_OK; i++) {
-        if (a->o.is_dir)
-            st = give_name(a, OUTPUT_ROWS, i, r[i].bytes, e);
-        if (st == ST_OK && a->o.kind == OUTPUT_NPY)
-            st = give_name(a, OUTPUT_IDS, i, r[i].ids_bytes, e);
-    }
-    if (st == ST_OK)
-        st = give_name(a, OUTPUT_ERRORS, 0, s->errors_bytes, e);
-    if (st == ST_OK)
-        st = output_sync_dir(folder, e);
-    if (st == ST_OK)
-        st = manifest_write(&a->o, s, r, info, e);
-    if (st == ST_OK && !a->o.is_dir) { /* a single file has no _SUCCESS: its name comes last instead */
-        st = give_name(a, OUTPUT_ROWS, 0, r[0].bytes, e);
-        if (st == ST_OK)
-            st = output_sync_dir(folder, e);
-    }
-    mem_free(folder);
-    return st;
-}
-
-static enum status make_success(const struct assembly *a, struct err *e)
-{
-    int errnum = fault_point("assemble.finish.success");
-    char *path = output_name(&a->o, OUTPUT_SUCCESS, 0, 0);
-    if (!path)
-        return err_nomem(e, "a path");
-    int fd = errnum ? -1 : open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    enum status st = ST_OK;
-    if (fd < 0)
-        st = err_errno(e, ST_ENV, errnum ? errnum : errno, "cannot make '%s'", path);
-    else {
-        st = output_sync(fd, path, e);
-        close(fd);
-    }
-    if (st == ST_OK)
-        st = path_sync_parent(path, e);
-    mem_free(path);
-    return st;
-}
-
-/* Parts, and the indexes of earlier attempts. */
-static enum status remove_rest(const struct assembly *a, struct err *e)
-{
-    int errnum = fault_point("assemble.finish.parts");
-    char *parts = mem_printf("%s/%" PRIu64, a->parts_dir, a->st.job);
-    enum status st = parts ? ST_OK : err_nomem(e, "a path");
-    if (errnum)
-        st = err_errno(e, ST_ENV, errnum, "cannot remove '%s'", parts ? parts : "parts");
-    if (st == ST_OK)
-        for (int tries = 0; (st = path_remove_tree(parts, e)) != ST_OK && tries < 3; tries++) {
-            /* a worker that was thought lost may still be writing there */
-        }
-    for (uint32_t i = 0; i < a->seal.attempt && st == ST_OK; i++)
-        for (int k = 0; k < 2 && st == ST_OK; k++) {
-            char *path = output_work_file(&a->o, k ? "errors" : "files", i);
-            if (!path)
-                st = err_nomem(e, "a path");
-            else if (unlink(path) && errno != ENOENT)
-                st = err_errno(e, ST_ENV, errno, "cannot remove '%s'", path);
-            mem_free(path);
-        }
-    mem_free(parts);
-    return st;
-}
-
-enum status assembly_finish(struct assembly *a, const struct manifest_info *info, struct err *e)
-{
-    TRY(usable(a, e));
-    struct file_record *r = NULL;
-    enum status st = a->sealed ? ST_OK : finish_bytes(a, e);
-    int errnum;
-    if (st == ST_OK && (errnum = fault_point("assemble.finish.names")))
-        st = err_errno(e, ST_ENV, errnum, "cannot give '%s' its names", a->o.path);
-    if (st == ST_OK)
-        st = output_read_files(&a->o, (uint32_t)a->seal.attempt, a->seal.files, &r, e);
-    if (st == ST_OK)
-        st = give_names(a, r, info, e);
-    mem_free(r);
-    if (st == ST_OK && a->o.is_dir)
-        st = make_success(a, e);
-    if (st == ST_OK)
-        st = remove_rest(a, e);
-    if (st != ST_OK && st != ST_AGAIN)
-        a->failed = 1;
     return st;
 }
