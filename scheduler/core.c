@@ -285,6 +285,12 @@ void core_flush(struct sched *s)
     }
 }
 
+void core_later(struct sched *s)
+{
+    s->retry_ms = s->now_ms + 100;
+    s->work_dirty = 1;
+}
+
 /* What people and tests see of a ledger. */
 void sched_spans(const struct sched *s, uint64_t job, void (*visit)(void *arg, const struct span_row *row), void *arg)
 {

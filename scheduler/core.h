@@ -186,6 +186,7 @@ void core_history(struct sched *s, struct job *j, const char *fmt, ...) PRINTF(3
 void core_touch_job(struct sched *s, struct job *j); /* its row is written at the end of the step */
 struct node *core_node(struct sched *s);
 void core_flush(struct sched *s);
+void core_later(struct sched *s); /* memory is out: what is still to be handed out waits for a tick soon */
 
 struct job *core_job(const struct sched *s, uint64_t id);
 void job_set_state(struct sched *s, struct job *j, enum job_state state);

@@ -778,8 +778,12 @@ int lease_cut_for(struct sched *s, struct worker *w)
         if (!found) /* spares the next idle worker the search */
             j->no_cut_before_ms = s->now_ms + s->config.beat_ms / 2;
     }
-    if (!best || core_room(s, 0, 1, 0, 0))
+    if (!best)
         return 0;
+    if (core_room(s, 0, 1, 0, 0)) {
+        core_later(s);
+        return 0;
+    }
     ask_cut(s, best, best_at);
     return 1;
 }

@@ -15,7 +15,6 @@
 #include "scheduler/share.h"
 
 #define KEEP_LOST 1024    /* workers that may come back */
-#define RETRY_MS 100
 #define LOADING_STALLS 4  /* loading a model may take so many stall timeouts */
 
 const struct sched_config sched_config_default = {.beat_ms = 1000,
@@ -876,7 +875,7 @@ static void on_tick(struct sched *s)
     }
     return;
 later:
-    s->retry_ms = s->now_ms + RETRY_MS;
+    core_later(s);
 }
 
 /* When the clock should be looked at next, if that is earlier than what was asked for. */
@@ -901,6 +900,8 @@ static void wake(struct sched *s)
     if (s->alive) /* a late tick shows that the daemon itself stood still */
         SOONER(s->now_ms + 2 * s->config.beat_ms);
 #undef SOONER
+    if (at < s->now_ms) /* overdue: only for want of memory */
+        at = s->retry_ms ? s->retry_ms : s->now_ms;
     if (s->wake_ms && s->wake_ms <= s->now_ms)
         s->wake_ms = 0;
     if (at == UINT64_MAX || (s->wake_ms && s->wake_ms <= at))
@@ -974,21 +975,26 @@ enum status sched_step(struct sched *s, const struct sched_event *ev, struct sch
     BUG_IF(ev->now_ms < s->now_ms, "scheduler: time goes back from %" PRIu64 " to %" PRIu64, s->now_ms, ev->now_ms);
     s->now_ms = ev->now_ms;
     notice_stall(s);
-    if (s->retry_ms && s->now_ms >= s->retry_ms)
+    uint64_t retry_ms = s->retry_ms;
+    if (s->now_ms >= retry_ms)
         s->retry_ms = 0;
     enum status st = handle(s, ev, e);
-    if (st == ST_OK && s->phase == WORKING) {
+    if (st != ST_OK) {
+        s->retry_ms = retry_ms;
+        BUG_IF(s->dirty_count || s->message_count || out->count, "scheduler: event %d failed halfway", (int)ev->kind);
+        return st; /* not even an alarm: nobody carries it out */
+    }
+    if (s->phase == WORKING) {
         if (ev->kind != SCHED_WORKER_BEAT)
             s->scale_dirty = 1;
         if (lease_sweep(s))
-            s->retry_ms = s->now_ms + RETRY_MS;
+            core_later(s);
         share_dispatch(s);
         scale_update(s);
-    }
-    if (s->phase == WORKING)
         wake(s);
+    }
     core_flush(s);
-    return st;
+    return ST_OK;
 }
 
 enum status sched_new(const struct sched_config *config, struct sched **out, struct err *e)

@@ -4,7 +4,6 @@
 #include "scheduler/lease.h"
 
 #define GRANTS_PER_STEP 64
-#define RETRY_MS 100
 
 int share_fits(const struct sched *s, const struct worker *w, const struct job *j)
 {
@@ -123,8 +122,7 @@ static int feed_one(struct sched *s, struct worker *w)
     if (held && held->job->row.params.model_key != j->row.params.model_key)
         return 0;
     if (core_room(s, 2, 1, 4, 1)) {
-        s->retry_ms = s->now_ms + RETRY_MS;
-        s->work_dirty = 1;
+        core_later(s);
         return 0;
     }
     struct node *n = NULL;
@@ -176,7 +174,7 @@ void share_dispatch(struct sched *s)
             s->retry_ms = s->now_ms; /* the rest in the next step */
             break;
         }
-        if (s->retry_ms)
+        if (s->work_dirty) /* memory is out */
             break;
     }
 }
