@@ -174,7 +174,6 @@ static void refusals(void **state)
     rig_close(&r);
 }
 
-/* The number is never given away again, whatever is killed. */
 static void one_daemon_a_state(void **state)
 {
     (void)state;
@@ -269,7 +268,7 @@ static void stale_epochs(void **state)
         rig_worker_turn(&b, 5, 1);
     rig_hello(&a);
     a.hands[0] = held;
-    a.hands[0].sent = a.hands[0].made = 0;
+    a.hands[0].sent = 0;
     a.hands[1] = held;
     a.hands[1].epoch = held.epoch + 1000; /* never granted */
     a.hands[1].sent = a.hands[1].made = 0;
@@ -477,7 +476,7 @@ static void private_daemon(void **state)
     struct rig r;
     rig_open(&r, 10);
     int out[2];
-    assert_int_equal(pipe(out), 0);
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
     int kept = dup(1);
     dup2(out[1], 1);
     const char *more[] = {"--private", NULL};
