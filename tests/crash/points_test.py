@@ -15,6 +15,13 @@ WORKER = ["worker.read", "worker.infer", "worker.part.before", "part.open", "par
 HITS = range(1, 13) if t.SOAK else (1, 3)
 
 
+def test_programs_that_die_at_once_are_given_up(dir):
+    """A daemon that cannot live is no endless loop: after a few tries the client says so."""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 100)
+    rc, o, e = t.run(t.run_args(t.tiny_model(), inp, os.path.join(dir, "out")), env={"EBB_FAULT": "daemon.step:3:kill"}, timeout=60)
+    assert rc == 1 and "ebbd" in e, (rc, o, e)
+
+
 def until_done(args, env, first_env, tries=40):
     """The first try has the fault in its environment, the next ones have not."""
     for i in range(tries):
@@ -30,16 +37,20 @@ def sweep(dir, points, what):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 600)
     base = os.path.join(dir, "base")
     t.ebb_run(t.tiny_model(), inp, base, "--part-bytes", "100KB")
+    reached = 0
     for point in points:
         for n in HITS:
             out = os.path.join(dir, f"out-{point.replace('*', 'x')}-{n}-{what}")
             args = t.run_args(t.tiny_model(), inp, out, "--commit", "0.05s", "--lease", "0.2s", "--part-bytes", "100KB")
             try:
-                until_done(args, {}, {"EBB_FAULT": f"{point}:{n}:{what}"})
+                fault = {"EBB_FAULT": f"{point}:{n}:{what}", **({"EBB_FAULT_ONCE": out + ".fault"} if what == "kill" else {})}
+                until_done(args, {}, fault)
                 t.same_output(base, out)
             except BaseException as error:
                 raise AssertionError(f"at {point}:{n}:{what}: {error}\n{t.state_log(out)}") from error
             t.wait_for(lambda: not t.processes(out), 15)
+            reached += os.path.exists(out + ".fault")
+    assert what != "kill" or reached >= len(points), f"only {reached} of {len(points) * len(HITS)} faults were reached"
 
 
 def test_daemon_killed_at_each_point(dir):

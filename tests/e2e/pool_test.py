@@ -150,8 +150,9 @@ def test_errors_and_results(dir):
         out = os.path.join(dir, "out")
         job = submit(pool, spec(dir, "e", inp, out))
         pool.wait_state(job, "done")
-        listed = pool.ebb("errors", str(job))[1].splitlines()
-        assert len(listed) == 30, listed
+        assert len(pool.ebb("errors", str(job), "--limit", "100")[1].splitlines()) == 30
+        listed = [json.loads(line) for line in pool.ebb("errors", str(job), "--json", "--limit", "5")[1].splitlines()]
+        assert [e["line"] for e in listed[:5]] == [1, 11, 21, 31, 41], listed
         assert "part-00000.jsonl" in pool.ebb("results", str(job))[1]
 
     body(dir)

@@ -16,7 +16,7 @@ import time
 import traceback
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.join(TOP, os.environ.get("BUILD", "build"))
+BUILD = os.path.join(TOP, os.environ.get("BUILD") or "build")
 EBB = os.path.join(BUILD, "bin", "ebb")
 EBBD = os.path.join(BUILD, "bin", "ebbd")
 WORKER = os.path.join(BUILD, "bin", "ebb-worker")
@@ -38,6 +38,7 @@ def tiny_model(seed=1, hidden=32, layers=2):
     if key not in _models:
         path = os.path.join(BUILD, "tests", "models", f"tiny-{seed}-{hidden}-{layers}")
         if not os.path.exists(os.path.join(path, "config.json")):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             subprocess.run([os.path.join(BUILD, "tests/mkmodel"), path, str(seed), str(hidden), str(layers)], check=True,
                            stdout=subprocess.DEVNULL)
         _models[key] = path
@@ -248,7 +249,7 @@ def main(module_globals):
     for name, f in list(module_globals.items()):
         if not name.startswith("test_") or (wanted and name not in wanted):
             continue
-        dir = tempfile.mkdtemp(prefix="ebb-test-")
+        dir = tempfile.mkdtemp(prefix="ebb-e2e-")
         os.environ["EBB_TEST_DIR"] = dir  # marks the processes of this test
         began = time.monotonic()
         try:
