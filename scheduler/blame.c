@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "scheduler/lease.h"
 #include "scheduler/share.h"
@@ -60,13 +61,23 @@ void blame_passed(struct sched *s, const struct lease *l, const struct span *don
         h->wrong++;
 }
 
+/* The form that results are made of: "code|message". */
+static void quarantine_reason(char *out, size_t size, enum worker_end how, unsigned times)
+{
+    const char *code = how == WORKER_OOM ? "out_of_memory" : how == WORKER_HUNG ? "hung" : "crashed";
+    const char *what = how == WORKER_OOM      ? "took all memory"
+                       : how == WORKER_HUNG    ? "hung the worker"
+                       : how == WORKER_CRASHED ? "crashed the worker"
+                                               : "took the worker, or its whole machine, along";
+    snprintf(out, size, "%s|%s each of the %u times it was run alone", code, what, times);
+}
+
 static void quarantine(struct sched *s, struct job *j, struct node *n, enum worker_end how)
 {
     struct sched_action *a = core_row(s, SCHED_DO_PUT_EXTENT, j->row.id);
     a->u.extent = (struct extent){.span = n->span, .attempt = j->row.attempt, .records = 1, .errors = 1, .lines = 1};
     a->u.extent.bytes = job_weight(j, &n->span);
-    snprintf(a->u.extent.reason, sizeof a->u.extent.reason, "ended %u workers that ran it alone (the last: %s)", n->crashes,
-             end_word[how]);
+    quarantine_reason(a->u.extent.reason, sizeof a->u.extent.reason, how, n->crashes);
     j->row.counts.records++;
     j->row.counts.errors++;
     j->row.counts.quarantined++;
@@ -74,7 +85,7 @@ static void quarantine(struct sched *s, struct job *j, struct node *n, enum work
     j->row.counts.bytes += a->u.extent.bytes;
     if (MUTANT(16))
         j->row.counts.records--;
-    core_history(s, j, "record at %" PRIu64 " is quarantined: %s", n->span.begin, a->u.extent.reason);
+    core_history(s, j, "record at %" PRIu64 " is quarantined: it %s", n->span.begin, strchr(a->u.extent.reason, '|') + 1);
     span_drop(s, j, n);
     j->crash_run = 0; /* they are explained */
     core_touch_job(s, j);
