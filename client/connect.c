@@ -73,17 +73,20 @@ enum status conn_pool(struct conn **out, struct err *e)
     if (!where || !*where)
         where = DEFAULT_SOCKET;
     char *endpoint;
+    int of_output = 0;
     struct stat s;
     if (strstr(where, "://"))
         endpoint = mem_strdup(where);
     else if (stat(where, &s) == 0 && !S_ISSOCK(s.st_mode))
-        endpoint = private_endpoint_of_output(where); /* of the 'ebb run' that works on it */
+        endpoint = private_endpoint_of_output(where), of_output = 1; /* of the 'ebb run' that works on it */
     else
         endpoint = mem_printf("ipc://%s", where);
     if (!endpoint)
         return err_nomem(e, "an endpoint");
     enum status st = conn_open(endpoint, out, e);
     mem_free(endpoint);
+    if (st == ST_ENV && of_output)
+        return err_set(e, ST_ENV, "no 'ebb run' is at work on '%s' now; what it made are files there, see errors.jsonl and manifest.json", where);
     return st;
 }
 

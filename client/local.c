@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "client/client.h"
 #include "client/progress.h"
+#include "workers/text/tokenizer.h"
 
 uint32_t local_processors(void)
 {
@@ -58,6 +59,9 @@ enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
     if (stat(s->model, &st_model))
         return err_set(e, ST_USER, "there is no model at '%s'; --model names a Hugging Face directory, with config.json and model.safetensors", s->model);
     TRY(model_probe(s->model, &l->model, e));
+    struct tokenizer *tokenizer;
+    TRY(tokenizer_open(s->model, &tokenizer, e));
+    tokenizer_free(tokenizer);
     if (l->out.kind == OUTPUT_NPY && strcmp(s->floats, "base64") == 0)
         return err_set(e, ST_USER, "--floats base64 is for JSONL; an .npy file holds floats as they are");
     struct dataset_spec d = {.inputs = (const char *const *)s->inputs.items, .input_count = s->inputs.count, .limit = s->limit,

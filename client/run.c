@@ -22,6 +22,7 @@
 #define POLL_ANSWER_MS 1000 /* then we look whether it lives */
 
 static struct private_opts started_with;
+static int retry;
 
 struct run {
     struct jobspec spec;
@@ -30,7 +31,7 @@ struct run {
     struct follow follow;
     uint64_t job, records_before, deaths, records_at_death, began_ms;
     int submitted;   /* once: from then on the output is ours */
-    int resumed;
+    int resumed, at_once; /* at_once: it was done before we came */
     char shown[4096]; /* the output as a person writes it: out/, out.npy */
 };
 
@@ -94,7 +95,7 @@ static enum status poll_job(void *arg, json_t **job, struct err *e)
         return err_set(e, ST_ENV, "the daemon died %d times in a row without getting on; the end of its log '%s':%s", DEATHS_MAX, r->daemon.log, words);
     follow_clear(&r->follow);
     if (r->daemon.ours)
-        say("the daemon died; starting it again (what is committed is safe)");
+        say("the daemon has gone; starting it again (what is committed is safe)");
     r->records_at_death = r->follow.view.records_done;
     clock_sleep_ms(r->deaths > 1 ? 200 * r->deaths : 0);
     return connect_and_submit(r, job, e);
@@ -167,7 +168,7 @@ static int interrupted(struct run *r)
     return EXIT_INTERRUPTED;
 }
 
-static int finished(struct run *r, int at_once)
+static int finished(struct run *r)
 {
     json_t *job = NULL;
     struct err e;
@@ -180,9 +181,9 @@ static int finished(struct run *r, int at_once)
     } else {
         code = count_of(job, "errors") ? EXIT_ERRORS : EXIT_DONE;
         double seconds = (double)(clock_ms() - r->began_ms) / 1000;
-        if (at_once)
+        if (r->at_once)
             say("%s is done already", r->shown);
-        summary_print(job, r->shown, at_once ? (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000 : seconds, at_once ? 0 : r->records_before);
+        summary_print(job, r->shown, r->at_once ? (number_of(job, "finished_ms", 0) - number_of(job, "submitted_ms", 0)) / 1000 : seconds, r->at_once ? 0 : r->records_before);
     }
     if (common.json) {
         json_object_del(job, "spec");
@@ -217,40 +218,52 @@ static enum status wake(struct run *r, json_t **job, struct err *e)
     return conn_call(r->daemon.conn, "resume", in, 30000, job, e);
 }
 
+/* A finished job whose failed records shall run again. */
+static enum status run_again(struct run *r, json_t **job, struct err *e)
+{
+    char n[UNITS_MAX];
+    json_decref(*job);
+    *job = NULL;
+    TRY(conn_call(r->daemon.conn, "retry", json_pack("{s:I}", "job", (json_int_t)r->job), 60000, job, e));
+    uint64_t records = count_of(*job, "retried");
+    r->records_before -= records < r->records_before ? records : r->records_before;
+    say("%s record%s that failed run%s again", units_count(n, (double)records), records == 1 ? "" : "s", records == 1 ? "s" : "");
+    return ST_OK;
+}
+
+/* From the answer to `submit` to the end. */
+static enum status carry_on(struct run *r, json_t **job, enum follow_end *end, struct err *e)
+{
+    char n[UNITS_MAX];
+    r->resumed = json_is_true(json_object_get(*job, "resumed"));
+    r->records_before = r->resumed ? count_of(*job, "records_done") : 0;
+    if (strcmp(text_of(*job, "state"), "done") == 0) {
+        r->at_once = !(retry && count_of(*job, "errors"));
+        *end = FOLLOW_OVER;
+        if (r->at_once)
+            return ST_OK;
+        TRY(run_again(r, job, e));
+    } else if (r->records_before) {
+        say("resuming %s: %s record%s done", r->shown, units_count(n, (double)r->records_before), r->records_before == 1 ? " is" : "s are");
+    }
+    TRY(wake(r, job, e));
+    return follow_job(&r->follow, end, e);
+}
+
 static int run_job(struct run *r, struct err *e)
 {
     json_t *job = NULL;
-    char n[UNITS_MAX];
-    enum follow_end end;
+    enum follow_end end = FOLLOW_SIGNAL;
     enum status st = connect_and_submit(r, &job, e);
-    if (st == ST_OK) {
-        r->resumed = json_is_true(json_object_get(job, "resumed"));
-        r->records_before = r->resumed ? count_of(job, "records_done") : 0;
-        int done = strcmp(text_of(job, "state"), "done") == 0;
-        if (done) {
-            json_decref(job);
-            int code = finished(r, 1);
-            stop(r, 1, signals_count());
-            return code;
-        }
-        if (r->resumed && r->records_before)
-            say("resuming %s: %s record%s done", r->shown, units_count(n, (double)r->records_before), r->records_before == 1 ? " is" : "s are");
-        st = wake(r, &job, e);
-        json_decref(job);
-        if (st == ST_OK)
-            st = follow_job(&r->follow, &end, e);
-    }
+    if (st == ST_OK)
+        st = carry_on(r, &job, &end, e);
+    json_decref(job);
     follow_clear(&r->follow);
     if (signals_count() && (st == ST_AGAIN || (st == ST_OK && end == FOLLOW_SIGNAL)))
         return interrupted(r);
-    if (st != ST_OK) {
-        int code = fail(e);
-        if (r->daemon.conn && private_alive(&r->daemon))
-            stop(r, 1, signals_count());
-        return code;
-    }
-    int code = end == FOLLOW_OVER ? finished(r, 0) : stands(r);
-    stop(r, 1, signals_count());
+    int code = st != ST_OK ? fail(e) : end == FOLLOW_OVER ? finished(r) : stands(r);
+    if (r->daemon.conn && private_alive(&r->daemon))
+        stop(r, 1, signals_count());
     return code;
 }
 
@@ -287,6 +300,7 @@ static const struct opt own[] = {
     {.name = "workers", .type = OPT_NUMBER, .value = &started_with.workers, .arg = "N", .group = "This machine", .help = "worker processes (default: 1)"},
     {.name = "lanes", .type = OPT_NUMBER, .value = &started_with.lanes, .arg = "N", .group = "This machine", .help = "cores that each worker uses (default: all, divided among them)"},
     {.name = "memory", .type = OPT_SIZE, .value = &started_with.memory_bytes, .arg = "SIZE", .group = "This machine", .help = "memory that each worker may take (default: it decides)"},
+    {.name = "retry", .type = OPT_FLAG, .value = &retry, .group = "This command", .help = "when the job is done: run the records that failed once more"},
     {.name = "force", .type = OPT_FLAG, .value = &common.force, .group = "This command", .help = "take over an output that belongs to another job, or holds other files"},
     {.name = "quiet", .letter = 'q', .type = OPT_FLAG, .value = &common.quiet, .group = "This command", .help = "say nothing but errors"},
     {.name = "json", .type = OPT_FLAG, .value = &common.json, .group = "This command", .help = "print progress and the end as JSON, one object a line"},

@@ -26,7 +26,8 @@ const struct opt_command *spec_table(const struct opt_command *like, const struc
         return NULL;
     }
     memcpy(opts, fields, count * sizeof *opts);
-    memcpy(opts + count, own, own_count * sizeof *opts);
+    if (own_count)
+        memcpy(opts + count, own, own_count * sizeof *opts);
     table = *like;
     table.opts = opts;
     table.opt_count = count + own_count;

@@ -21,7 +21,7 @@ _ebb()
     --on-long) COMPREPLY=($(compgen -W "truncate error" -- "$cur")); return ;;
     esac
     case $command in
-    "run") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --force --quiet --json" ;;
+    "run") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" ;;
     "check") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" ;;
     "submit") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --json" ;;
     "jobs") options="--help --all --json --socket" ;;
