@@ -653,7 +653,7 @@ static enum status list_files(const struct job *j, json_t *files, struct err *e)
     struct err ignored;
     enum status st = manifest ? ST_OK : err_nomem(e, "files");
     json_t *m = st == ST_OK && path_read(manifest, (size_t)256 << 20, &text, &ignored) == ST_OK ? json_loadb(text.data, text.len, 0, NULL) : NULL;
-    json_t *parts = json_object_get(m, "files"), *part;
+    json_t *parts = json_object_get(json_object_get(m, "output"), "files"), *part;
     size_t i;
     if (!j->out.is_dir) {
         st = st == ST_OK ? add_file(files, NULL, j->output_path, e) : st;

@@ -1,8 +1,10 @@
 #include "daemon/job.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -327,8 +329,19 @@ static void remove_files(uv_work_t *work)
     int ours = j && (uint64_t)json_integer_value(json_object_get(j, "job")) == x->job->id;
     json_decref(j);
     buf_release(&claim);
-    if (ours && path_remove_tree(x->job->work_dir, &e) != ST_OK)
-        log_warn("job %" PRIu64 ": its working folder stays: %s", x->job->id, e.text);
+    if (!ours)
+        return;
+    if (path_remove_tree(x->job->parts_dir, &e) != ST_OK)
+        log_warn("job %" PRIu64 ": its parts stay: %s", x->job->id, e.text);
+    /* Only what belongs to the job: a private daemon has its state in the same folder. */
+    DIR *dir = opendir(x->job->work_dir);
+    for (const struct dirent *f; dir && (f = readdir(dir));)
+        if (strcmp(f->d_name, "job") == 0 || strcmp(f->d_name, "output") == 0 || strncmp(f->d_name, "files-", 6) == 0 ||
+            strncmp(f->d_name, "errors-", 7) == 0)
+            unlinkat(dirfd(dir), f->d_name, 0);
+    if (dir)
+        closedir(dir);
+    rmdir(x->job->work_dir);
 }
 
 static void files_removed(uv_work_t *work, int status)

@@ -2,8 +2,8 @@
    when a socket is readable; behind the sleep at most TURN messages of each are read.
 
    A worker's messages are handled in the order in which it sent them. A commit that names a part waits until a thread has looked at the
-   part, and what comes behind it waits too; heartbeats do not. Whoever is not known is asked for a hello by a Welcome; a hello that says
-   that it has seen this generation is the answer to one and gets none. */
+   part, and what comes behind it waits too; heartbeats do not. Every hello is answered by a Welcome; a Welcome that nobody asked for asks for
+   a hello: so are those asked that are not known, and those that something did not reach. */
 #include "daemon/link.h"
 
 #include <inttypes.h>
@@ -387,8 +387,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     w->told_count = 0; /* it may be another process by the same number */
     if (!w->since_ms)
         w->since_ms = clock_ms();
-    if (h->generation != d->generation)
-        send_welcome(l, &w->peer);
+    send_welcome(l, &w->peer);
     struct sched_event ev = {.kind = SCHED_WORKER_JOINED, .worker = w->number};
     ev.u.joined.host = XXH64(w->host, strlen(w->host), 0) | 1;
     ev.u.joined.memory_bytes = h->memory_bytes;

@@ -1,10 +1,12 @@
 /* The happy path: the core wants workers; missing ones are started; each says hello by itself and is reaped when it goes. How it went,
    and which records were in it, is told to the core.
 
-   Workers outlive a daemon that was killed: the next one finds them when they say hello, by the black box that lies in its state
-   directory under their number, and watches them by a pidfd; how those exit only their black box tells. */
+   Workers outlive a daemon that was killed: beside each one's black box lies a note of its process. The next daemon watches those that
+   live by a pidfd, starts no others in their place, and tells the core of those that died meanwhile; how such ones exit only their black box
+   tells. */
 #include "daemon/local.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,12 +26,14 @@
 #include "base/path.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
+#include "daemon/owner.h"
 #include "daemon/words.h"
 
 #define AT_ONCE_MS 5000       /* a worker that dies sooner, without a hello, never worked */
 #define BACK_OFF_MS 500       /* after the first such death; doubled up to: */
 #define BACK_OFF_MAX_MS 30000
 #define DEATHS_THAT_HOLD 5    /* in a row */
+#define GREET_MS 60000        /* a worker that has not said hello by then never will */
 #define LAST_WORDS_MS 100     /* what it sent before its end is read first */
 #define LOG_BYTES (1 << 20)   /* a log that is longer begins anew */
 
@@ -39,13 +44,14 @@ struct child {
     char name[160];
     unsigned place;      /* 1..: host/1 */
     int pid;
-    char *blackbox, *log;
+    char *blackbox, *note, *log;
     uint64_t started_ms, idle_ms; /* idle since; 0: is not */
     int greeted, bye, hung, draining, killed;
     int adopted;
     uv_process_t process;
     uv_poll_t poll;      /* of the pidfd of an adopted one */
     int pidfd;
+    int fallen;          /* an adopted one that was dead when we came */
     int dead, exit_status, signal; /* to be reaped when its last words have been read */
     uint64_t dead_ms;
 };
@@ -60,6 +66,7 @@ struct local {
     unsigned deaths;     /* at once, in a row */
     uint64_t oom_kills;  /* as counted last */
     char trouble[400];
+    int idle_fd;         /* never readable: for handles that have nothing to watch */
     uv_timer_t reaper;   /* runs while there are dead ones */
 };
 
@@ -182,6 +189,7 @@ static void child_free(struct child *c)
     if (c->pidfd >= 0)
         close(c->pidfd);
     mem_free(c->blackbox);
+    mem_free(c->note);
     mem_free(c->log);
     mem_free(c);
 }
@@ -268,11 +276,11 @@ static void reap(struct child *c, int exit_status, int signal, int unknown)
     /* A crash is the core's business: it knows whether a record or the model is to blame. */
     if (clock_ms() - c->started_ms > AT_ONCE_MS)
         l->back_off_ms = 0;
-    else if (how == WORKER_LOST && !c->killed && !c->draining)
+    else if (how == WORKER_LOST && !c->killed && !c->draining && !c->adopted)
         died_at_once(l, c, how_words);
-    if (c->greeted)
-        link_ended(d->link, c->number, how, suspects, count);
+    link_ended(d->link, c->number, how, suspects, count);
     unlink(c->blackbox);
+    unlink(c->note);
     mem_free(records);
     mem_free(suspects);
     for (struct child **at = &l->children; *at; at = &(*at)->next)
@@ -344,9 +352,12 @@ static void send_signal(const struct child *c, int signal)
 static struct child *child_new(struct local *l, uint64_t number)
 {
     struct child *c = mem_zalloc(sizeof *c);
-    char box[40];
+    char box[40], note[40];
     snprintf(box, sizeof box, "%016" PRIx64 ".box", number);
-    if (!c || !(c->blackbox = path_join(l->dir, box))) {
+    snprintf(note, sizeof note, "%016" PRIx64 ".pid", number);
+    if (!c || !(c->blackbox = path_join(l->dir, box)) || !(c->note = path_join(l->dir, note))) {
+        if (c)
+            mem_free(c->blackbox);
         mem_free(c);
         return NULL;
     }
@@ -366,6 +377,20 @@ static unsigned free_place(const struct local *l)
         if (!c)
             return place;
     }
+}
+
+/* For the daemon that comes after us. */
+static void write_note(const struct child *c)
+{
+    uint64_t started = 0;
+    char text[80];
+    owner_process_start((uint64_t)c->pid, &started);
+    int n = snprintf(text, sizeof text, "%d %" PRIu64 " %u\n", c->pid, started, c->place);
+    int fd = open(c->note, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, text, (size_t)n) != n)
+        log_warn("worker %s: '%s' cannot be written: a later daemon would not know this worker", c->name, c->note);
+    if (fd >= 0)
+        close(fd);
 }
 
 static int open_log(struct child *c)
@@ -423,6 +448,7 @@ static void start(struct local *l)
         return;
     }
     c->pid = c->process.pid;
+    write_note(c);
     c->next = l->children;
     l->children = c;
     l->count++;
@@ -452,30 +478,6 @@ void local_want(struct local *l)
 void local_hello(struct local *l, const struct worker *w)
 {
     struct child *c = find(l, w->number);
-    if (!c && strcmp(w->host, l->d->host) == 0 && w->pid) {
-        /* One of an earlier daemon's? Then its black box lies here under its number. */
-        if (!(c = child_new(l, w->number)))
-            return;
-        if (!path_exists(c->blackbox) || (c->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0)) < 0) {
-            child_free(c);
-            return;
-        }
-        snprintf(c->name, sizeof c->name, "%s", w->name);
-        const char *slash = strrchr(w->name, '/');
-        char log[48];
-        c->place = slash ? (unsigned)strtoul(slash + 1, NULL, 10) : 0;
-        snprintf(log, sizeof log, "worker-%u.log", c->place);
-        c->log = path_join(l->dir, log);
-        c->pid = (int)w->pid;
-        c->adopted = 1;
-        uv_poll_init(&l->d->uv, &c->poll, c->pidfd);
-        c->poll.data = c;
-        uv_poll_start(&c->poll, UV_READABLE, on_pidfd);
-        c->next = l->children;
-        l->children = c;
-        l->count++;
-        log_info("worker %s: adopted as %d", c->name, c->pid);
-    }
     if (!c)
         return;
     c->greeted = 1;
@@ -532,6 +534,12 @@ void local_second(struct local *l)
             }
         }
     }
+    for (struct child *c = l->children; c; c = c->next)
+        if (!c->greeted && !c->dead && !c->hung && now - c->started_ms > GREET_MS) {
+            log_warn("worker %s: has not said hello for %d s and is killed", c->name, GREET_MS / 1000);
+            c->hung = 1;
+            send_signal(c, SIGKILL);
+        }
     local_want(l);
 }
 
@@ -590,6 +598,61 @@ const char *local_program(const struct local *l)
     return l->program;
 }
 
+/* Those of an earlier daemon ------------------------------------------------------------------------------------------------------- */
+
+static void adopt(struct local *l, const char *file)
+{
+    uint64_t number, started = 0, now_started;
+    int pid = 0;
+    unsigned place = 0;
+    struct buf text = {0};
+    struct err e;
+    char log[48];
+    struct child *c = sscanf(file, "%16" SCNx64, &number) == 1 ? child_new(l, number) : NULL;
+    if (!c)
+        return;
+    if (path_read(c->note, 4096, &text, &e) == ST_OK)
+        sscanf(text.data, "%d %" SCNu64 " %u", &pid, &started, &place);
+    buf_release(&text);
+    snprintf(c->name, sizeof c->name, "%.120s/%u", l->d->host, place);
+    snprintf(log, sizeof log, "worker-%u.log", place);
+    c->log = path_join(l->dir, log);
+    c->place = place;
+    c->pid = pid;
+    c->adopted = 1;
+    if (pid > 0 && owner_process_start((uint64_t)pid, &now_started) == 0 && now_started == started)
+        c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    uv_poll_init(&l->d->uv, &c->poll, c->pidfd >= 0 ? c->pidfd : l->idle_fd);
+    c->poll.data = c;
+    if (c->pidfd >= 0)
+        uv_poll_start(&c->poll, UV_READABLE, on_pidfd);
+    else
+        c->fallen = 1;
+    c->next = l->children;
+    l->children = c;
+    l->count++;
+    log_info("worker %s: %s %d of an earlier daemon", c->name, c->fallen ? "died meanwhile, process" : "adopted, process", pid);
+}
+
+static void adopt_all(struct local *l)
+{
+    DIR *dir = opendir(l->dir);
+    for (const struct dirent *f; dir && (f = readdir(dir));) {
+        size_t n = strlen(f->d_name);
+        if (n == 20 && strcmp(f->d_name + 16, ".pid") == 0)
+            adopt(l, f->d_name);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+void local_recovered(struct local *l)
+{
+    for (struct child *c = l->children; c; c = c->next)
+        if (c->fallen && !c->dead)
+            died(c, 0, 0);
+}
+
 /* Opening ------------------------------------------------------------------------------------------------------------------------- */
 
 /* Beside our own program, else on the PATH. "" when there is none. */
@@ -637,13 +700,17 @@ enum status local_open(struct daemon *d, struct err *e)
     l->oom_kills = count_oom_kills();
     uv_timer_init(&d->uv, &l->reaper);
     l->reaper.data = l;
+    l->idle_fd = eventfd(0, EFD_CLOEXEC);
     d->local = l;
+    adopt_all(l);
     return ST_OK;
 }
 
 static void on_reaper_closed(uv_handle_t *h)
 {
-    mem_free(h->data);
+    struct local *l = h->data;
+    close(l->idle_fd);
+    mem_free(l);
 }
 
 void local_close(struct daemon *d)

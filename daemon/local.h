@@ -14,7 +14,9 @@ void local_close(struct daemon *d);
 void local_want(struct local *l);
 /* Hung: killed; its end is told to the core. */
 void local_kill(struct local *l, uint64_t worker, const char *why);
-/* A worker said hello: is it one of ours, left by an earlier daemon? */
+/* Core and sockets are there: those that died while there was no daemon are told. */
+void local_recovered(struct local *l);
+/* A worker said hello. */
 void local_hello(struct local *l, const struct worker *w);
 /* It said goodbye. 1 when its process is ours to reap. */
 int local_bye(struct local *l, uint64_t worker);

@@ -377,6 +377,7 @@ static enum status open_all(struct daemon *d, struct err *e)
     TRY(publish_open(d, e));
     TRY(link_open(d, e));
     publish_restart(d->publish);
+    local_recovered(d->local);
     return ST_OK;
 }
 

@@ -28,7 +28,7 @@ struct owner {
 };
 
 /* Starts of processes, in clock ticks since the boot: field 22 of stat, counted behind the name, which may hold anything. */
-static int process_stat(uint64_t pid, char *name, size_t size, uint64_t *started)
+int owner_process_start(uint64_t pid, uint64_t *started)
 {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
@@ -38,11 +38,10 @@ static int process_stat(uint64_t pid, char *name, size_t size, uint64_t *started
     size_t n = fread(line, 1, sizeof line - 1, f);
     fclose(f);
     line[n] = 0;
-    char *open = strchr(line, '('), *close = strrchr(line, ')');
-    if (!open || !close)
+    char *p = strrchr(line, ')');
+    if (!p)
         return -1;
-    snprintf(name, size, "%.*s", (int)(close - open - 1), open + 1);
-    char *p = close + 1;
+    p++;
     if (p[0] == ' ' && p[1] == 'Z')
         return -1; /* dead, only not reaped */
     for (int field = 2; field < 21 && p; field++)
@@ -52,9 +51,8 @@ static int process_stat(uint64_t pid, char *name, size_t size, uint64_t *started
 
 int owner_alive(const struct owner_record *r)
 {
-    char name[64];
     uint64_t started;
-    return process_stat(r->pid, name, sizeof name, &started) == 0 && started == r->started;
+    return owner_process_start(r->pid, &started) == 0 && started == r->started;
 }
 
 enum owner_verdict owner_judge(const struct owner_record *theirs, const struct owner_record *self, int (*alive)(const struct owner_record *r))
@@ -72,7 +70,6 @@ enum status owner_self(const char *endpoint, struct owner_record *out, struct er
 {
     *out = (struct owner_record){.pid = (uint64_t)getpid()};
     uint8_t random[16];
-    char name[64];
     struct buf boot = {0};
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return err_errno(e, ST_ENV, errno, "cannot draw random bytes");
@@ -85,7 +82,7 @@ enum status owner_self(const char *endpoint, struct owner_record *out, struct er
         snprintf(out->boot, sizeof out->boot, "%.*s", (int)strcspn(boot.data, "\n"), boot.data);
     buf_release(&boot);
     TRY(st);
-    if (process_stat(out->pid, name, sizeof name, &out->started))
+    if (owner_process_start(out->pid, &out->started))
         return err_set(e, ST_ENV, "cannot read '/proc/self/stat': is /proc mounted");
     snprintf(out->endpoint, sizeof out->endpoint, "%s", endpoint);
     return ST_OK;

@@ -212,12 +212,14 @@ static void adoption(void **state)
     snprintf(output, sizeof output, "%s/out/", r.dir);
     rig_worker_open(&w, &r, 77);
     uint64_t job = submit(&r, output);
-    for (uint64_t until = clock_ms() + 10000; w.acks < 5 && clock_ms() < until;)
+    w.chunk_bytes = 500;
+    uint64_t epoch = 0, hellos = w.hellos; /* in the midst of a lease */
+    for (uint64_t until = clock_ms() + 10000; !epoch && clock_ms() < until;) {
         rig_worker_turn(&w, 5, 1);
-    assert_true(w.acks >= 5);
-    uint64_t epoch = 0, hellos = w.hellos;
-    for (size_t i = 0; i < 8; i++)
-        epoch = w.hands[i].open ? w.hands[i].epoch : epoch;
+        for (size_t i = 0; i < 8; i++)
+            if (w.hands[i].open && w.hands[i].seq >= 2 && w.hands[i].span.end > w.hands[i].chunk.end + 4 * w.chunk_bytes)
+                epoch = w.hands[i].epoch;
+    }
     assert_true(epoch != 0);
     assert_int_equal(rig_end(&r, SIGKILL), -SIGKILL);
     for (int i = 0; i < 20; i++)
@@ -272,7 +274,6 @@ static void stale_epochs(void **state)
     a.hands[1] = held;
     a.hands[1].epoch = held.epoch + 1000; /* never granted */
     a.hands[1].sent = a.hands[1].made = 0;
-    a.welcomed = 0;
     for (uint64_t until = clock_ms() + 3000; (a.hands[0].open || a.hands[1].open) && clock_ms() < until;)
         rig_worker_turn(&a, 5, 1);
     assert_true(a.stale >= 1);
@@ -325,8 +326,7 @@ static void killed_at(const char *point, unsigned nth, const char *what)
     if (r.ebbd < 0)
         rig_start(&r, NULL, NULL);
     json_t *o = rig_ask(&r, "job", json_pack("{s:I}", "job", (json_int_t)job), 0);
-    assert_int_equal(json_integer_value(json_object_get(o, "records_done")), LINES);
-    assert_int_equal(rig_number(o, "redone"), 0);
+    assert_int_equal(rig_number(o, "records_done"), LINES);
     rig_worker_close(&w);
     rig_close(&r);
 }

@@ -209,7 +209,7 @@ struct rig_worker {
     struct sock *s;
     uint64_t number, beat_ms, model_key;
     uint32_t generation;
-    int welcomed, refused, drained, said_bye;
+    int welcomed, asked, refused, drained, said_bye;
     char parts_dir[PATH_MAX];
     uint8_t digest[16];
     struct hand hands[8];
@@ -252,6 +252,7 @@ static inline void rig_hello(struct rig_worker *w)
         }
     h.held = pointers;
     w->hellos++;
+    w->asked = 1;
     rig_send(w, EBB__ENVELOPE__BODY_HELLO, &h);
 }
 
@@ -342,8 +343,10 @@ static inline void rig_take(struct rig_worker *w, const Ebb__Envelope *m)
     switch (m->body_case) {
     case EBB__ENVELOPE__BODY_WELCOME:
         w->generation = m->welcome->generation;
-        if (w->welcomed)
-            rig_hello(w);
+        if (!w->asked)
+            rig_hello(w); /* it does not know us */
+        else
+            w->asked = 0;
         w->welcomed = 1;
         break;
     case EBB__ENVELOPE__BODY_JOB: {
