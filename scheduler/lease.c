@@ -539,6 +539,14 @@ static int overlaps_done(const struct sched_event *ev, const struct span *span)
     return low < ev->u.commit.done_count && ev->u.commit.done[low].span.begin < span->end;
 }
 
+/* What a commit gives back that a cut took meanwhile (the two may pass each other) is back already. 0: nothing is left of it. */
+static int clip(const struct lease *l, struct span *span)
+{
+    if (span->end > l->last->span.end)
+        span->end = l->last->span.end;
+    return span->begin < span->end;
+}
+
 /* Everything that it names is still held under this lease, once. */
 static int commit_fits(const struct lease *l, const struct sched_event *ev)
 {
@@ -552,7 +560,10 @@ static int commit_fits(const struct lease *l, const struct sched_event *ev)
         holes += i == 0 || done[i].span.begin != done[i - 1].span.end;
     }
     for (size_t i = 0; i < back_count; i++) {
-        if (!held(l, &back[i].span) || overlaps_done(ev, &back[i].span))
+        struct span span = back[i].span;
+        if (span.begin >= span.end)
+            return 0;
+        if (clip(l, &span) && (!held(l, &span) || overlaps_done(ev, &span)))
             return 0;
         if (i && back[i].span.begin >= back[i - 1].span.end)
             continue;
@@ -578,7 +589,10 @@ static void take_out(struct sched *s, struct lease *l, const struct span *span)
 static void give_back(struct sched *s, struct lease *l, const struct sched_returned *back)
 {
     struct job *j = l->job;
-    struct node *n = lease_carve(s, l, back->span);
+    struct span span = back->span;
+    if (!l->pieces || !clip(l, &span))
+        return;
+    struct node *n = lease_carve(s, l, span);
     if (MUTANT(5)) {
         span_drop(s, j, n);
         return;

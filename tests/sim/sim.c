@@ -527,6 +527,15 @@ static void event_of_worker(struct sim *m, struct item *it)
     };
     sim_trace(m, "%s worker %" PRIx64 " epoch %" PRIx64 " seq %" PRIu64 " at %" PRIu64, word[p->ev.kind], p->ev.worker, p->ev.epoch,
               p->ev.kind == SCHED_COMMIT ? p->ev.u.commit.seq : 0, p->ev.kind == SCHED_CUT_ANSWERED ? p->ev.u.cut.at : 0);
+    for (size_t i = 0; p->ev.kind == SCHED_COMMIT && i < p->ev.u.commit.done_count; i++)
+        sim_trace(m, "    done %" PRIu64 "-%" PRIu64, p->done[i].span.begin, p->done[i].span.end);
+    for (size_t i = 0; p->ev.kind == SCHED_COMMIT && i < p->ev.u.commit.returned_count; i++)
+        sim_trace(m, "    back %" PRIu64 "-%" PRIu64, p->returned[i].span.begin, p->returned[i].span.end);
+    for (size_t k = 0; m->trace && k < m->data_count; k++)
+        for (size_t i = 0; i < m->now.jobs[k].span_count; i++)
+            if (m->now.jobs[k].spans[i].epoch && m->now.jobs[k].spans[i].epoch == p->ev.epoch)
+                sim_trace(m, "    held %" PRIu64 "-%" PRIu64 " next %" PRIu64, m->now.jobs[k].spans[i].span.begin,
+                          m->now.jobs[k].spans[i].span.end, m->now.jobs[k].spans[i].next_seq);
     if (p->ev.kind == SCHED_COMMIT && m->faulty && chance(m, 0.01))
         p->ev.u.commit.part_fault = "no such file";
     step(m, &p->ev);

@@ -240,6 +240,37 @@ static void test_spans_given_back_unbegun_go_to_the_next(void **state)
     assert_int_equal(rig_find(r, SCHED_DO_SEND_LEASE).u.lease.span.begin, 300);
 }
 
+/* A worker that drains gives back what a cut took while its commit was on the way. */
+static void test_what_a_cut_took_is_not_given_back_twice(void **state)
+{
+    struct rig *r = *state;
+    rig_submit(r, 1, 1000);
+    rig_join(r, 1, 1);
+    struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
+    rig_step(r, (struct sched_event){.kind = SCHED_CUT_ANSWERED, .worker = 1, .job = 1, .epoch = l.epoch, .u.cut.at = 500});
+    struct extent x = rig_done(0, 300, 3);
+    struct sched_returned back[] = {{{300, 400}, 0}, {{400, 600}, 1}, {{600, 1000}, 0}};
+    assert_int_equal(rig_commit_of(r, 1, 1, l.epoch, 0, &x, 1, back, 3, NULL), ACK_DONE);
+    struct rig_spans *s = rig_spans(r, 1);
+    uint64_t at = 300;
+    for (size_t i = 0; i < s->count; i++) {
+        assert_int_equal(s->rows[i].span.begin, at);
+        assert_int_equal(s->rows[i].attempts, at == 400);
+        at = s->rows[i].span.end;
+    }
+    assert_int_equal(at, 1000);
+    /* but what was done there is refused */
+    rig_submit(r, 2, 1000);
+    rig_join(r, 2, 1);
+    for (size_t i = 0; i < rig_count(r, SCHED_DO_SEND_LEASE); i++) {
+        struct sched_action l2 = rig_nth(r, SCHED_DO_SEND_LEASE, i);
+        if (l2.job != 2)
+            continue;
+        rig_step(r, (struct sched_event){.kind = SCHED_CUT_ANSWERED, .worker = 2, .job = 2, .epoch = l2.epoch, .u.cut.at = 500});
+        assert_int_equal(rig_commit(r, &l2, 0, 400, 600, 1), ACK_STALE);
+    }
+}
+
 static void test_leases_grow_to_the_target_and_shrink_at_the_end(void **state)
 {
     struct rig *r = *state;
@@ -426,6 +457,7 @@ int main(void)
         RIG_TEST(test_a_part_that_is_not_there_is_no_commit),
         RIG_TEST(test_transient_failures_back_off),
         RIG_TEST(test_spans_given_back_unbegun_go_to_the_next),
+        RIG_TEST(test_what_a_cut_took_is_not_given_back_twice),
         RIG_TEST(test_leases_grow_to_the_target_and_shrink_at_the_end),
         RIG_TEST(test_the_second_lease_comes_before_the_first_one_ends),
         RIG_TEST(test_a_lease_in_a_stream_goes_to_its_end),
