@@ -1,6 +1,7 @@
 /* ebb-worker: runs records through a model for one ebbd. It may be killed at any time: what it has not committed is done again. */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 #endif
 #define MOST_LANES 1024
 #define LEAST_MEMORY (64u << 20)
+#define OWN_MAPPING_BYTES (64 << 10) /* larger records get a mapping each, which goes back when they do: no heap is left in pieces by them */
 #define LANES_MS 500 /* that the lanes get to empty themselves of records that are not wanted any more */
 
 static struct blackbox *box;
@@ -131,6 +133,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "error: %s\n", e.text);
         return status_exit_code(st);
     }
+    mallopt(M_MMAP_THRESHOLD, OWN_MAPPING_BYTES);
     char own_name[32];
     snprintf(own_name, sizeof own_name, "%llx", (unsigned long long)number);
     log_init("ebb-worker", verbose ? LOG_DEBUG : LOG_INFO);
