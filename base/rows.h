@@ -95,7 +95,7 @@ struct extent {
     uint64_t records, rows, errors;
     uint64_t lines;        /* line ends consumed in the last source that the span touches: error lines are prefix sums of these */
     uint64_t bytes;        /* of input at rest */
-    char reason[192];      /* quarantine only */
+    char reason[192];      /* quarantine only: "code|message" */
 };
 
 #endif

@@ -101,6 +101,7 @@ $(B)/bench/engine: $(B)/obj/bench/engine.o $(call LIBS_OF,engine storage base)
 $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 	$(call LINK,$^)
 # the simulator over the real core, and the same over a core in which bugs can be planted
+SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants
 OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/worker.c tests/sim/image.c)
 OBJ_mutants := $(patsubst %.c,$(B)/obj-mutants/%.o,$(SRC_scheduler))
 $(B)/tests/sim: $(call OBJ,tests/sim/main.c) $(OBJ_sim) $(call LIBS_OF,scheduler base)
@@ -111,8 +112,8 @@ $(B)/obj-mutants/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	@echo '  CC    $< (mutants)'
 	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
-$(B)/bench/sched: $(call OBJ,bench/sched.c) $(call LIBS_OF,scheduler base)
-	$(call LINK,$^)
+$(B)/bench/dispatch: $(call OBJ,bench/dispatch.c) $(call LIBS_OF,storage wire base) | $(B)/bin/ebbd
+	$(call LINK,$(filter %.o %.a,$^) $(LIBS_storage) $(LIBS_wire))
 ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire)
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
@@ -122,6 +123,7 @@ $(eval $(call TEST_RULE,text,text,$(LIBS_text)))
 $(eval $(call TEST_RULE,engine,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
 $(eval $(call TEST_RULE,worker,worker engine text storage wire,$(ALL_LIBS)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
+$(B)/tests/unit/daemon/ebbd_test: | $(B)/bin/ebbd
 $(eval $(call TEST_RULE,client,client engine text storage wire,$(ALL_LIBS)))
 
 # What the tables of options say, as manual pages and as completion for shells --------------------------------------------------------

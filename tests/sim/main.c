@@ -1,4 +1,4 @@
-/* sim --seeds N [--from M] | --seed N [--trace] */
+/* sim [--seeds N] [--from M] | --seed N [--trace]; 500 seeds, with EBB_SOAK set 100,000 */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void on_abort(int unused)
 
 int main(int argc, char **argv)
 {
-    uint64_t from = 1, seeds = 500;
+    uint64_t from = 1, seeds = getenv("EBB_SOAK") ? 100000 : 500;
     int trace = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--seeds") && i + 1 < argc) {
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     for (uint64_t s = from; s < from + seeds; s++) {
         current = s;
         if (sim_run(m, s, trace)) {
-            printf("seed %" PRIu64 " fails %s\nto see it again: sim --seed %" PRIu64 " --trace\n", s, m->failure, s);
+            printf("FAILED: seed %" PRIu64 " fails %s\nto see it again: sim --seed %" PRIu64 " --trace\n", s, m->failure, s);
             return 1;
         }
         steps += m->steps;
@@ -59,6 +59,7 @@ int main(int argc, char **argv)
         sim_release(m);
     }
     free(m);
+    printf("ok: %" PRIu64 " seeds\n", seeds);
     printf("{\"sim\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"commits\":%" PRIu64 ",\"restarts\":%" PRIu64 ",\"crashes\":%" PRIu64
            ",\"hangs\":%" PRIu64 ",\"cuts\":%" PRIu64 ",\"stale\":%" PRIu64 ",\"probes\":%" PRIu64 ",\"quarantined\":%" PRIu64 "}\n",
            seeds, steps, commits, restarts, crashes, kills, cuts, stale, probes, quarantines);

@@ -74,15 +74,15 @@ int main(void)
     int bad = 0;
     uint64_t at = 0;
     if (run(0, &at) != 0) {
-        printf("FAIL without a planted bug: seed %" PRIu64 "\n", at);
+        printf("FAILED: without a planted bug, seed %" PRIu64 "\n", at);
         return 1;
     }
     for (int i = 1; i < (int)(sizeof bugs / sizeof bugs[0]); i++) {
         int result = run(i, &at);
         if (result == 1)
-            printf("found  %2d at seed %3" PRIu64 ": %s\n", i, at, bugs[i]);
+            printf("ok: bug %2d found at seed %3" PRIu64 ": %s\n", i, at, bugs[i]);
         else
-            printf("MISSED %2d: %s\n", i, bugs[i]);
+            printf("FAILED: bug %2d not found: %s\n", i, bugs[i]);
         bad += result != 1;
     }
     return bad != 0;
