@@ -336,7 +336,7 @@ void pipeline_throw_away(struct pipeline *p, struct item *chain)
         item_free(i);
     }
     if (bytes)
-        budget_give(&p->budget, bytes, 0);
+        budget_give(&p->budget, bytes);
 }
 
 static void close_held(struct pipeline *p, struct held *h)
@@ -509,7 +509,7 @@ void pipeline_drain(struct pipeline *p, uint64_t until_ms)
 
 void pipeline_discard(struct pipeline *p, struct item *i)
 {
-    budget_give(&p->budget, i->charge, 1);
+    budget_through(&p->budget, 1, i->charge, 0);
     item_free(i);
 }
 
@@ -518,7 +518,7 @@ static void finish(struct pipeline *p, struct item *i, enum item_state result, u
 {
     struct held *h = i->held;
     if (!held_finish(h, i, result, now_ms)) {
-        budget_give(&p->budget, i->charge, 0);
+        budget_give(&p->budget, i->charge);
         item_free(i);
         return;
     }
@@ -534,13 +534,11 @@ void pipeline_failed(struct pipeline *p, struct item *i, enum record_error error
     i->message = mem_strdup(message);
     if (!i->message)
         pipeline_out_of_memory(p, "an error row");
-    uint64_t now_ms = clock_ms(), before = i->charge;
+    uint64_t now_ms = clock_ms(), taken = i->charge;
     mem_free(i->raw);
     i->raw = NULL;
     i->charge = sizeof *i + strlen(message) + i->id_len + i->keep_len;
-    if (i->charge > before)
-        i->charge = before;
-    budget_give(&p->budget, before - i->charge, 1);
+    budget_through(&p->budget, 1, taken, i->charge);
     pthread_mutex_lock(&p->lock);
     finish(p, i, ITEM_ERROR, now_ms);
     pthread_mutex_unlock(&p->lock);
@@ -548,15 +546,14 @@ void pipeline_failed(struct pipeline *p, struct item *i, enum record_error error
 
 void pipeline_rows(struct pipeline *p, struct item *chain)
 {
-    uint64_t taken = 0, given = 0, records = 0, now_ms = clock_ms();
+    uint64_t taken = 0, kept = 0, records = 0, now_ms = clock_ms();
     for (struct item *i = chain; i; i = (struct item *)i->node.next) {
-        given += i->charge;
-        i->charge = sizeof *i + i->row_len + i->aux_len;
         taken += i->charge;
+        i->charge = sizeof *i + i->row_len + i->aux_len;
+        kept += i->charge;
         records++;
     }
-    budget_add(&p->budget, taken);
-    budget_give(&p->budget, given, records);
+    budget_through(&p->budget, records, taken, kept);
     pthread_mutex_lock(&p->lock);
     for (struct item *i = chain, *next; i; i = next) {
         next = (struct item *)i->node.next;

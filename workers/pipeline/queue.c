@@ -83,7 +83,7 @@ void queue_close(struct queue *q)
 
 void budget_init(struct budget *b, uint64_t most_bytes, uint64_t most_records)
 {
-    *b = (struct budget){.most_bytes = most_bytes, .most_records = most_records};
+    *b = (struct budget){.most_bytes = most_bytes, .most_ahead = most_bytes / 4, .most_records = most_records};
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->freed, NULL);
 }
@@ -94,19 +94,19 @@ void budget_release(struct budget *b)
     pthread_mutex_destroy(&b->lock);
 }
 
-static int fits_in(const struct budget *b, uint64_t bytes)
+static int under(uint64_t used, uint64_t more, uint64_t most)
 {
-    return b->records < b->most_records && (b->bytes == 0 || (bytes <= b->most_bytes && b->bytes <= b->most_bytes - bytes));
+    return used == 0 || (more <= most && used <= most - more);
 }
 
 static int take(struct budget *b, uint64_t bytes)
 {
-    int fits = fits_in(b, bytes);
-    if (fits) {
-        b->bytes += bytes;
-        b->records++;
-    }
-    return fits;
+    if (b->records >= b->most_records || !under(b->ahead, bytes, b->most_ahead) || !under(b->bytes, bytes, b->most_bytes))
+        return 0;
+    b->bytes += bytes;
+    b->ahead += bytes;
+    b->records++;
+    return 1;
 }
 
 int budget_try(struct budget *b, uint64_t bytes)
@@ -143,20 +143,23 @@ void budget_poke(struct budget *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-void budget_add(struct budget *b, uint64_t bytes)
+void budget_through(struct budget *b, uint64_t records, uint64_t taken, uint64_t kept)
 {
     pthread_mutex_lock(&b->lock);
-    b->bytes += bytes;
+    BUG_IF(b->ahead < taken || b->records < records, "more leaves the budget than was taken from it");
+    b->ahead -= taken;
+    b->bytes = b->bytes - taken + kept;
+    b->records -= records;
+    pthread_cond_broadcast(&b->freed); /* only the reader waits here */
     pthread_mutex_unlock(&b->lock);
 }
 
-void budget_give(struct budget *b, uint64_t bytes, uint64_t records)
+void budget_give(struct budget *b, uint64_t bytes)
 {
     pthread_mutex_lock(&b->lock);
-    BUG_IF(b->bytes < bytes || b->records < records, "the budget gets back more than was taken");
+    BUG_IF(b->bytes - b->ahead < bytes, "the budget gets back more than was taken from it");
     b->bytes -= bytes;
-    b->records -= records;
-    pthread_cond_broadcast(&b->freed); /* only the reader waits here */
+    pthread_cond_broadcast(&b->freed);
     pthread_mutex_unlock(&b->lock);
 }
 

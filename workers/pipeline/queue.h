@@ -36,21 +36,24 @@ void queue_close(struct queue *q); /* consumers empty it and end */
 struct budget {
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    uint64_t bytes, most_bytes;
-    uint64_t records, most_records; /* records that are read and not yet through the model */
+    uint64_t bytes, most_bytes;     /* records and results */
+    uint64_t ahead, most_ahead;     /* of that, records that are read and not yet through the model */
+    uint64_t records, most_records; /* how many those are */
     uint64_t pokes;
 };
 
+/* most_ahead is a quarter of most_bytes: results wait for a commit by the second, records only to keep the lanes busy. */
 void budget_init(struct budget *b, uint64_t most_bytes, uint64_t most_records);
 void budget_release(struct budget *b);
-/* Waits until so many bytes and one record more fit; what is larger than everything waits until it is alone. 1 when taken; 0 when somebody
+/* Waits until so many bytes and one record more fit; what is larger than a bound waits until it is alone under it. 1 when taken; 0 when somebody
    poked after `pokes` was read: look around, then ask again. */
 int budget_take(struct budget *b, uint64_t bytes, uint64_t pokes);
 int budget_try(struct budget *b, uint64_t bytes); /* 1 when taken, without waiting */
 uint64_t budget_pokes(struct budget *b);
 void budget_poke(struct budget *b);
-void budget_add(struct budget *b, uint64_t bytes);                      /* results: never waits */
-void budget_give(struct budget *b, uint64_t bytes, uint64_t records);
+/* So many records, for which `taken` bytes were taken, are through; their results hold `kept` bytes. Never waits. */
+void budget_through(struct budget *b, uint64_t records, uint64_t taken, uint64_t kept);
+void budget_give(struct budget *b, uint64_t bytes); /* results are gone */
 uint64_t budget_bytes(struct budget *b);
 uint64_t budget_records(struct budget *b);
 void budget_wait_idle(struct budget *b, uint64_t pokes); /* until no record is on its way through, or somebody pokes */

@@ -176,7 +176,7 @@ static int add_record(struct reading *r, const struct raw *raw, uint64_t limit)
         return 0;
     }
     if (!add(r, i)) {
-        budget_give(&p->budget, charge, 1);
+        budget_through(&p->budget, 1, charge, 0);
         return 0;
     }
     *r->chunk_tail = &i->node;
@@ -215,7 +215,7 @@ static int add_unreadable(struct reading *r, const char *why)
     }
     uint64_t charge = i->charge;
     if (!add(r, i)) {
-        budget_give(&p->budget, charge, 1);
+        budget_through(&p->budget, 1, charge, 0);
         return 0;
     }
     pipeline_failed(p, i, RECORD_UNREADABLE, why);

@@ -139,7 +139,7 @@ static void many_threads(void **state)
 static void *give_later(void *arg)
 {
     clock_sleep_ms(30);
-    budget_give(arg, 60, 1);
+    budget_through(arg, 1, 60, 0);
     return NULL;
 }
 
@@ -155,10 +155,10 @@ static void the_budget_bounds(void **state)
     (void)state;
     struct budget b;
     pthread_t t;
-    budget_init(&b, 100, 3);
+    budget_init(&b, 400, 3);                  /* 100 ahead */
     assert_int_equal(budget_try(&b, 500), 1); /* larger than all: only alone */
     assert_int_equal(budget_try(&b, 1), 0);
-    budget_give(&b, 500, 1);
+    budget_through(&b, 1, 500, 0);
     assert_int_equal(budget_try(&b, 60), 1);
     assert_int_equal(budget_try(&b, 41), 0);
     assert_int_equal(budget_try(&b, 500), 0);
@@ -174,10 +174,14 @@ static void the_budget_bounds(void **state)
     assert_int_equal(budget_take(&b, 1, pokes), 0);
     assert_int_equal(budget_take(&b, 1, pokes), 0); /* poked since: does not wait */
     pthread_join(t, NULL);
-    budget_add(&b, 1000); /* results always fit */
-    budget_give(&b, 1043, 3);
-    assert_int_equal(budget_bytes(&b), 0);
+    budget_through(&b, 3, 43, 1000); /* results always fit, and hold up what comes */
     assert_int_equal(budget_records(&b), 0);
+    assert_int_equal(budget_try(&b, 1), 0);
+    budget_give(&b, 601);
+    assert_int_equal(budget_try(&b, 1), 1);
+    budget_through(&b, 1, 1, 0);
+    budget_give(&b, 399);
+    assert_int_equal(budget_bytes(&b), 0);
     budget_wait_idle(&b, budget_pokes(&b));
     budget_release(&b);
 }
