@@ -16,6 +16,7 @@
 #include "base/path.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "scheduler/sched.h"
 
 uint32_t config_processors(void)
 {
@@ -56,7 +57,7 @@ static char *default_runtime(void)
 
 enum status config_init(struct config *c, struct err *e)
 {
-    *c = (struct config){.workers = 1, .idle_ms = 30000, .min_free = 512u << 20, .log_level = LOG_INFO};
+    *c = (struct config){.workers = 1, .idle_ms = 30000, .worker_timeout = sched_config_default.worker_timeout_ms, .min_free = 512u << 20, .log_level = LOG_INFO};
     c->state_dir = default_state();
     c->runtime_dir = default_runtime();
     if (!c->state_dir || !c->runtime_dir) {

@@ -19,6 +19,7 @@
     X(NUMBER, lanes, "workers.lanes")      /* of each; 0: the processors divided among them */                                   \
     X(SIZE, memory, "workers.memory")      /* of each; 0: the worker decides */                                                  \
     X(DURATION, idle_ms, "idle")           /* a worker without work leaves after so long */                                      \
+    X(DURATION, worker_timeout, "worker_timeout") /* no word from a worker for so long: its leases go to others */                \
     X(SIZE, min_free, "min_free")          /* below so much free space no work is given out */                                   \
     X(LEVEL, log_level, "log_level")
 

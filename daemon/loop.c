@@ -132,7 +132,9 @@ static enum status recover(struct daemon *d, struct err *e)
     if (next > d->next_job)
         d->next_job = next;
     d->generation = generation + 1;
-    TRY(sched_new(NULL, &d->core, e));
+    struct sched_config config = sched_config_default;
+    config.worker_timeout_ms = (uint32_t)d->config->worker_timeout;
+    TRY(sched_new(&config, &d->core, e));
     struct sched_event ev = {.kind = SCHED_START};
     ev.u.start.generation = d->generation;
     st = loop_step(d, &ev, e);
