@@ -667,7 +667,7 @@ static void queue(struct link *l, struct worker *w, Ebb__Envelope *m)
     else
         w->first = x;
     w->last = x;
-    struct job *j = m->body_case == EBB__ENVELOPE__BODY_COMMIT && m->commit->part_bytes ? job_find(l->d, m->commit->job) : NULL;
+    struct job *j = m->body_case == EBB__ENVELOPE__BODY_COMMIT && m->commit->n_done ? job_find(l->d, m->commit->job) : NULL;
     if (j) {
         x->job = job_hold(j);
         x->waiting = 1;

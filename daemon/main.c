@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "daemon/loop.h"
 
@@ -20,6 +21,11 @@ int main(int argc, char **argv)
         return status_exit_code(st);
     }
     log_init("ebbd", config.log_level);
+    struct rlimit files; /* each worker and client is a descriptor */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     setenv("UV_THREADPOOL_SIZE", "8", 0); /* a model that is being read must not keep commits waiting */
     return loop_run(&config, argc, words);
 }
