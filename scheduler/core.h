@@ -153,7 +153,7 @@ struct sched {
     struct heap timers;             /* workers */
     struct heap backoffs;           /* nodes */
     uint64_t adopt_until_ms;        /* 0: over */
-    uint64_t no_expiry_before_ms;
+    uint64_t no_expiry_before_ms, no_hang_before_ms;
     uint64_t wake_ms;               /* asked for; 0: none */
     uint64_t retry_ms;              /* memory was out: go on then; 0: nothing waits */
     uint64_t scale_ms;

@@ -706,6 +706,7 @@ enum status lease_commit(struct sched *s, const struct sched_event *ev, struct e
         if (ev->u.commit.done_count && w->loading) {
             w->model_key = j->row.params.model_key;
             w->loading = 0;
+            worker_timer(s, w);
         }
     }
     if (!l->pieces)

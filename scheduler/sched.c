@@ -289,19 +289,33 @@ static void alive_set(struct sched *s, struct worker *w, int alive)
     }
 }
 
-static uint64_t deadline(const struct sched *s, const struct worker *w)
+static uint64_t hangs_at(const struct sched *s, const struct worker *w)
 {
-    if (w->killed)
-        return w->killed_ms + s->config.worker_timeout_ms;
-    uint64_t at = w->beat_ms + s->config.worker_timeout_ms;
+    uint64_t at = UINT64_MAX;
     for (const struct lease *l = w->leases; l; l = l->worker_next) {
         uint64_t stall = (uint64_t)l->job->row.params.stall_timeout_ms * (w->loading ? LOADING_STALLS : 1);
         if (stall && w->progress_ms + stall < at)
             at = w->progress_ms + stall;
-        if (l->cut_deadline_ms && l->cut_deadline_ms < at)
-            at = l->cut_deadline_ms;
     }
+    if (at < s->no_hang_before_ms)
+        at = s->no_hang_before_ms;
     return at;
+}
+
+static uint64_t not_before(const struct sched *s, uint64_t at)
+{
+    return at < s->no_expiry_before_ms ? s->no_expiry_before_ms : at;
+}
+
+static uint64_t deadline(const struct sched *s, const struct worker *w)
+{
+    if (w->killed)
+        return not_before(s, w->killed_ms + s->config.worker_timeout_ms);
+    uint64_t at = not_before(s, w->beat_ms + s->config.worker_timeout_ms), hangs = hangs_at(s, w);
+    for (const struct lease *l = w->leases; l; l = l->worker_next)
+        if (l->cut_deadline_ms && not_before(s, l->cut_deadline_ms) < at)
+            at = not_before(s, l->cut_deadline_ms);
+    return hangs < at ? hangs : at;
 }
 
 /* The heap may be early, never late: whoever comes up is looked at anew. */
@@ -753,6 +767,7 @@ static enum status on_model_ready(struct sched *s, const struct sched_event *ev,
         if (l->job->row.params.model_key && l->job->row.params.model_key != w->model_key)
             w->loading = 1;
     }
+    worker_timer(s, w); /* it has less time now */
     return ST_OK;
 }
 
@@ -796,13 +811,13 @@ static int expire(struct sched *s, struct worker *w)
 {
     if (blame_room(s, w, 0))
         return -1;
-    if (w->killed && s->now_ms >= w->killed_ms + s->config.worker_timeout_ms) {
+    if (w->killed && s->now_ms >= not_before(s, w->killed_ms + s->config.worker_timeout_ms)) {
         blame_ended(s, w, WORKER_HUNG, NULL, 0); /* its provider never said that it is gone: no more work for it */
         w->killed = 0;
         w->banned = 1;
         w->beat_ms = s->now_ms;
         worker_refresh(s, w);
-    } else if (s->now_ms >= w->beat_ms + s->config.worker_timeout_ms && !MUTANT(13)) {
+    } else if (s->now_ms >= not_before(s, w->beat_ms + s->config.worker_timeout_ms) && !MUTANT(13)) {
         blame_ended(s, w, WORKER_LOST, NULL, 0);
         worker_lose(s, w);
         if (s->lost_count > KEEP_LOST)
@@ -811,7 +826,7 @@ static int expire(struct sched *s, struct worker *w)
     }
     for (struct lease *l = w->leases, *next; l; l = next) {
         next = l->worker_next;
-        if (!l->cut_deadline_ms || s->now_ms < l->cut_deadline_ms)
+        if (!l->cut_deadline_ms || s->now_ms < not_before(s, l->cut_deadline_ms))
             continue;
         core_message(s, SCHED_DO_SEND_REVOKE, l->job->row.id, w->id, l->epoch);
         if (MUTANT(15)) {
@@ -824,7 +839,9 @@ static int expire(struct sched *s, struct worker *w)
         lease_release(s, l);
         w->mute = 1;
     }
-    if (w->leases && !w->killed && s->now_ms >= deadline(s, w) && !MUTANT(13)) {
+    /* a hang speaks: it was heard of after it should have got on. So no silence, and no stall of ours, looks like one */
+    uint64_t hangs = hangs_at(s, w);
+    if (w->leases && !w->killed && s->now_ms >= hangs && w->beat_ms >= hangs && !MUTANT(13)) {
         struct sched_action *a = core_message(s, SCHED_DO_KILL_WORKER, w->leases->job->row.id, w->id, w->leases->epoch);
         snprintf(a->u.text, sizeof a->u.text, "no progress for %" PRIu64 " s", (s->now_ms - w->progress_ms) / 1000);
         w->killed = 1;
@@ -839,8 +856,6 @@ static void on_tick(struct sched *s)
     while (s->timers.count && s->timers.entries[0].key <= s->now_ms) {
         struct worker *w = s->timers.entries[0].item;
         uint64_t at = deadline(s, w);
-        if (at < s->no_expiry_before_ms)
-            at = s->no_expiry_before_ms;
         if (at <= s->now_ms) {
             if (expire(s, w))
                 goto later;
@@ -916,6 +931,7 @@ static void notice_stall(struct sched *s)
         return;
     uint64_t late = s->now_ms - s->wake_ms; /* nobody was heard in this time: it counts against nobody */
     s->no_expiry_before_ms = s->now_ms + s->config.worker_timeout_ms;
+    s->no_hang_before_ms = s->now_ms + 5 * s->config.beat_ms; /* old beats come first */
     if (s->adopt_until_ms)
         s->adopt_until_ms += late;
 }

@@ -196,6 +196,53 @@ static void test_a_hang_is_killed_and_blamed(void **state)
     assert_int_equal(x->rows[1].probe, 1);
 }
 
+/* Also soon after a start, and with the patience that loading a model needs only while it loads. */
+static void test_a_hang_is_found_in_its_time(void **state)
+{
+    struct rig *r = *state;
+    r->params.model_key = 5;
+    r->params.stall_timeout_ms = 3000;
+    rig_submit(r, 1, 1000);
+    rig_join(r, 1, 1);
+    struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
+    for (int i = 0; i < 10; i++) {
+        rig_tick(r, 1000);
+        assert_int_equal(rig_count(r, SCHED_DO_KILL_WORKER), 0);
+        rig_beat_lease(r, &l, 0, 0, 0); /* it loads */
+    }
+    struct sched_event ev = {.kind = SCHED_MODEL_READY, .worker = 1};
+    ev.u.model.model_key = 5;
+    ev.u.model.load_ms = 10000;
+    rig_step(r, ev);
+    uint64_t from = r->now;
+    do {
+        rig_tick(r, 500);
+        if (rig_count(r, SCHED_DO_KILL_WORKER))
+            break;
+        rig_beat_lease(r, &l, 0, 0, 0);
+    } while (r->now < from + 20000);
+    assert_true(r->now - from >= 3000 && r->now - from <= 4500);
+}
+
+/* Its beats lie in the socket while the daemon stands still: that is no hang. */
+static void test_a_stall_of_the_daemon_is_no_hang_of_a_worker(void **state)
+{
+    struct rig *r = *state;
+    rig_submit(r, 1, 1000);
+    rig_join(r, 1, 1);
+    struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
+    rig_tick(r, 1000);
+    rig_beat_lease(r, &l, 0, 1, 1);
+    rig_tick(r, 100000);
+    assert_int_equal(rig_count(r, SCHED_DO_KILL_WORKER), 0);
+    rig_beat_lease(r, &l, 0, 1, 1); /* of long ago */
+    rig_tick(r, 0);
+    assert_int_equal(rig_count(r, SCHED_DO_KILL_WORKER), 0);
+    rig_beat_lease(r, &l, 500, 2, 200);
+    rig_tick(r, 1000);
+    assert_int_equal(rig_count(r, SCHED_DO_KILL_WORKER) + rig_count(r, SCHED_DO_PUT_SPAN), 0);
+}
+
 static void test_a_hang_whose_kill_is_never_reported(void **state)
 {
     struct rig *r = *state;
@@ -234,6 +281,8 @@ int main(void)
         RIG_TEST(test_silence_is_loss_but_not_soon_after_a_start),
         RIG_TEST(test_a_daemon_that_stood_still_expires_nobody),
         RIG_TEST(test_a_hang_is_killed_and_blamed),
+        RIG_TEST(test_a_hang_is_found_in_its_time),
+        RIG_TEST(test_a_stall_of_the_daemon_is_no_hang_of_a_worker),
         RIG_TEST(test_a_hang_whose_kill_is_never_reported),
         RIG_TEST(test_no_worker_no_alarm),
     };
