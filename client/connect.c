@@ -20,8 +20,11 @@
 
 #define DEFAULT_SOCKET "/run/ebb/clients"
 #define ANSWER_MS 30000
+#define LOOK_MS 250 /* how often a watched daemon is looked after */
 
 struct conn {
+    int (*alive)(void *arg); /* asked while an answer is waited for; NULL: nobody knows */
+    void *alive_arg;
     void *context;
     struct sock *sock;
     uint64_t last_id;
@@ -90,6 +93,12 @@ enum status conn_pool(struct conn **out, struct err *e)
     return st;
 }
 
+void conn_watch(struct conn *c, int (*alive)(void *arg), void *arg)
+{
+    c->alive = alive;
+    c->alive_arg = arg;
+}
+
 void conn_close(struct conn *c)
 {
     if (!c)
@@ -143,7 +152,9 @@ enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t tim
             uint64_t now = clock_ms();
             if (now >= until)
                 return err_set(e, ST_AGAIN, "the daemon does not answer");
-            if (sock_wait(c->sock, (int)(until - now)) < 0)
+            if (c->alive && !c->alive(c->alive_arg))
+                return err_set(e, ST_AGAIN, "the daemon has gone");
+            if (sock_wait(c->sock, (int)(c->alive && until - now > LOOK_MS ? LOOK_MS : until - now)) < 0)
                 return err_set(e, ST_AGAIN, "interrupted");
             st = ST_OK;
             continue;

@@ -14,6 +14,8 @@ MUST_USE enum status conn_open(const char *endpoint, struct conn **out, struct e
 /* The daemon of --socket, $EBB_SOCKET, or the pool of this machine. */
 MUST_USE enum status conn_pool(struct conn **out, struct err *e);
 void conn_close(struct conn *c);
+/* From now on an answer is waited for only as long as alive(arg) is true; else ST_AGAIN. */
+void conn_watch(struct conn *c, int (*alive)(void *arg), void *arg);
 
 /* Sends `in` (taken over; NULL: an empty object) and waits. *out is the answer (json_decref), NULL when nobody wants it.
    ST_AGAIN: no answer in time, or a signal came; everything else is the daemon's word. Each reply of several goes through `visit`, the last too. */

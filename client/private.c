@@ -299,6 +299,11 @@ static enum status attach(struct private *p, struct err *e)
     return ST_OK;
 }
 
+static int alive(void *arg)
+{
+    return private_alive(arg);
+}
+
 enum status private_start(struct private *p, struct err *e)
 {
     conn_close(p->conn);
@@ -312,6 +317,8 @@ enum status private_start(struct private *p, struct err *e)
         enum start how = spawn(p, path, e);
         if (how == START_READY) {
             st = conn_open(p->endpoint, &p->conn, e);
+            if (st == ST_ENV && !private_alive(p))
+                st = ST_AGAIN; /* it died between two words */
             break;
         }
         if (how == START_FAILED) {
@@ -329,6 +336,8 @@ enum status private_start(struct private *p, struct err *e)
         }
     }
     mem_free(path);
+    if (st == ST_OK)
+        conn_watch(p->conn, alive, p);
     return st;
 }
 

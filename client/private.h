@@ -28,7 +28,7 @@ struct private {
 MUST_USE enum status private_init(struct private *p, const char *work_dir, const struct private_opts *o, struct err *e);
 void private_release(struct private *p); /* the daemon is left alone */
 /* Starts one, or attaches to the one that serves this state; waits until it answers. ST_ENV with the end of its log when it cannot. ST_AGAIN: a
-   signal came. */
+   signal came, or it died as soon as it was ready. */
 MUST_USE enum status private_start(struct private *p, struct err *e);
 /* Is the process there? Reaps a child that is gone. */
 int private_alive(struct private *p);
