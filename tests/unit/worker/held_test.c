@@ -311,6 +311,12 @@ static void holes_wait_a_while(void **state)
     struct run runs[HELD_MOST_RUNS];
     struct held *h = simple(200, items);
     assert_int_equal(held_due(h, 1000, 50, 1), 0); /* nothing is done */
+    struct span *whole;
+    size_t wholes;
+    assert_int_equal(held_rest(h, &whole, &wholes), 0);
+    assert_int_equal(wholes, 1); /* what touches is one span */
+    assert_int_equal(whole[0].end, 2000);
+    mem_free(whole);
     assert_int_equal(held_finish(h, items[0], ITEM_ROW, 10), 1);
     assert_int_equal(held_finish(h, items[2], ITEM_ROW, 10), 1);
     assert_int_equal(held_due(h, 49, 50, 0), 0);
