@@ -654,7 +654,9 @@ static enum status on_joined(struct sched *s, const struct sched_event *ev, stru
         return err_set(e, ST_USER, "a worker without an id or a host cannot join");
     for (struct lease *l = w ? w->leases : NULL; l; l = l->worker_next)
         pieces += l->pieces;
-    if (core_room(s, 2, count + (w ? w->lease_count : 0) + 3, pieces * 3, 0) || heap_room(&s->timers, 1) || map_room(&s->hosts, 1) ||
+    /* each worker that ever joined may want its alarm again: a lost one comes back with a beat */
+    if (core_room(s, 2, count + (w ? w->lease_count : 0) + 3, pieces * 3, 0) ||
+        heap_room(&s->timers, s->joined_count + 1 - s->timers.count) || map_room(&s->hosts, 1) ||
         (s->joined_count == s->joined_cap && mem_grow((void **)&s->joined, &s->joined_cap, s->joined_count, sizeof *s->joined)))
         return err_nomem(e, "a worker");
     struct host *h = map_get(&s->hosts, ev->u.joined.host);

@@ -260,6 +260,24 @@ static void test_a_hang_whose_kill_is_never_reported(void **state)
     assert_int_equal(rig_find(r, SCHED_DO_SEND_LEASE).worker, 2);
 }
 
+static void test_many_that_were_out_of_sight_come_back_at_once(void **state)
+{
+    struct rig *r = *state;
+    for (uint64_t i = 1; i <= 100; i++)
+        rig_join(r, i, 1);
+    for (int i = 0; i < 40; i++)
+        rig_tick(r, 1000);
+    for (uint64_t i = 101; i <= 228; i++)
+        rig_join(r, i, 1);
+    for (uint64_t i = 1; i <= 100; i++)
+        rig_beat(r, i, NULL, 0);
+    for (size_t i = 0; i < sched_worker_count(r->s); i++) {
+        struct sched_worker_view w;
+        sched_worker_view(r->s, i, &w);
+        assert_false(w.lost_since_beat);
+    }
+}
+
 /* The clock is asked for by the core, and never in vain: a pool without workers sleeps. */
 static void test_no_worker_no_alarm(void **state)
 {
@@ -284,6 +302,7 @@ int main(void)
         RIG_TEST(test_a_hang_is_found_in_its_time),
         RIG_TEST(test_a_stall_of_the_daemon_is_no_hang_of_a_worker),
         RIG_TEST(test_a_hang_whose_kill_is_never_reported),
+        RIG_TEST(test_many_that_were_out_of_sight_come_back_at_once),
         RIG_TEST(test_no_worker_no_alarm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
