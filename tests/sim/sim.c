@@ -509,6 +509,8 @@ static void event_of_worker(struct sim *m, struct item *it)
         return;
     if (p->ev.kind == SCHED_WORKER_JOINED && p->incarnation == w->incarnation) {
         w->joined = 1;
+        struct sched_action welcome = {.kind = SCHED_DO_WAKE}; /* the link answers; to the worker it is only a word */
+        to_worker(m, w->index, &welcome);
     } else if (p->ev.kind == SCHED_WORKER_JOINED) {
         return; /* of a process that is gone: its connection is, too */
     } else if (!w->joined || p->incarnation != w->incarnation) {
@@ -912,7 +914,10 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
     }
     sim_at(m, m->now_ms + 5000, OPERATOR);
     daemon_up(m);
-    uint64_t limit = m->faults_end_ms + 4 * 3600000;
+    uint64_t limit = m->faults_end_ms + 4 * UINT64_C(3600000);
+    for (size_t k = 0; k < m->data_count; k++) /* the slowest worker (half a byte/ms) may be the only one that a job allows */
+        for (size_t i = 0; m->data[k].params.max_workers && i < m->data[k].count; i++)
+            limit += 3 * (m->data[k].records[i].end - m->data[k].records[i].begin);
     uint64_t over_since = 0;
     while (m->queue_count) {
         it = pop(m);
