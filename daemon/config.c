@@ -247,7 +247,7 @@ static enum status unknown_key(struct reading *r, const char *prefix, const char
     const char *near = suggest(key, candidates, n);
     if (near)
         return err_set(e, ST_USER, "%s:%zu: unknown key '%s' (did you mean '%s')", r->name, line, key, near);
-    return err_set(e, ST_USER, "%s:%zu: unknown key '%s'; see ebbd(8) for those there are", r->name, line, key);
+    return err_set(e, ST_USER, "%s:%zu: unknown key '%s'; see ebbd(1) for those there are", r->name, line, key);
 }
 
 static enum status read_mapping(struct reading *r, const char *prefix, yaml_node_t *map, struct err *e)

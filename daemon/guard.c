@@ -129,6 +129,11 @@ void guard_second(struct guard *g)
     uv_queue_work(&d->uv, &g->work, look, seen);
 }
 
+void guard_soon(struct guard *g)
+{
+    g->second = 0;
+}
+
 int guard_busy(const struct guard *g)
 {
     return g->busy;

@@ -57,6 +57,9 @@ struct link {
     struct letter *verify_first, *verify_last;
     int errands, quick; /* under way; quick: the first looks, one errand at a time */
     uint64_t complaint_ms, complaints;
+    struct {
+        uint64_t peer, ms;
+    } strangers[256]; /* lately asked for a hello: once a second is enough */
 };
 
 static uint64_t peer_key(const struct sock_peer *p)
@@ -207,6 +210,18 @@ static void ask_hello(struct link *l, struct worker *w)
         return;
     w->welcome_ms = now;
     send_welcome(l, &w->peer);
+}
+
+/* An earlier daemon knew it: it shall say hello to this one. */
+static void ask_stranger(struct link *l, const struct sock_peer *peer)
+{
+    uint64_t key = peer_key(peer), now = clock_ms();
+    size_t i = key % (sizeof l->strangers / sizeof *l->strangers);
+    if (l->strangers[i].peer == key && now - l->strangers[i].ms < 1000)
+        return;
+    l->strangers[i].peer = key;
+    l->strangers[i].ms = now;
+    send_welcome(l, peer);
 }
 
 static void send_refused(struct link *l, const struct sock_peer *peer, const char *text)
@@ -773,7 +788,7 @@ static void from_worker(struct link *l, const struct sock_peer *peer, Ebb__Envel
         if (w)
             ask_hello(l, w);
         else
-            send_welcome(l, peer); /* an earlier daemon knew it: it says hello to this one */
+            ask_stranger(l, peer);
     } else {
         w->seen_ms = clock_ms();
         if (w->ask_hello)

@@ -18,6 +18,8 @@ int main(int argc, char **argv)
     if (st != ST_OK) {
         if (st != ST_END)
             fprintf(stderr, "ebbd: %s\n", e.text);
+        config_release(&config);
+        free(words);
         return status_exit_code(st);
     }
     log_init("ebbd", config.log_level);
@@ -27,5 +29,7 @@ int main(int argc, char **argv)
         setrlimit(RLIMIT_NOFILE, &files);
     }
     setenv("UV_THREADPOOL_SIZE", "8", 0); /* a model that is being read must not keep commits waiting */
-    return loop_run(&config, argc, words);
+    int code = loop_run(&config, argc, words);
+    free(words);
+    return code;
 }

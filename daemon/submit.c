@@ -12,6 +12,7 @@
 #include "base/path.h"
 #include "daemon/api.h"
 #include "daemon/apply.h"
+#include "daemon/guard.h"
 #include "daemon/job.h"
 #include "daemon/publish.h"
 
@@ -260,6 +261,7 @@ static void claim_done(uv_work_t *work, int status)
     rows_put_last_job_id(apply_batch(d->apply), j->id);
     job_put_sheet(d, j);
     log_info("job %" PRIu64 ": '%s' over %zu sources into '%s', model %s", j->id, j->name, j->source_count, j->output_path, j->model.hex);
+    guard_soon(d->guard);
     answer(x, j->id, 0);
 }
 

@@ -90,7 +90,7 @@ static void complaints(void **state)
     (void)state;
     refused("state_dir: /a\nworker:\n  count: 1\n", "ebbd.yaml:2: unknown key 'worker' (did you mean 'workers')");
     refused("workers:\n  cuont: 1\n", "ebbd.yaml:2: unknown key 'cuont' (did you mean 'count')");
-    refused("zzz: 1\n", "ebbd.yaml:1: unknown key 'zzz'; see ebbd(8) for those there are");
+    refused("zzz: 1\n", "ebbd.yaml:1: unknown key 'zzz'; see ebbd(1) for those there are");
     refused("workers: 3\n", "ebbd.yaml:1: 'workers' wants keys below it");
     refused("workers:\n  count: many\n", "ebbd.yaml:2: 'workers.count' wants a whole number");
     refused("workers:\n  count: -1\n", "ebbd.yaml:2: 'workers.count' wants a whole number");

@@ -395,6 +395,50 @@ static void failed_publishing(void **state)
     rig_close(&r);
 }
 
+static void write_config(struct rig *r, const char *min_free)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/ebbd.yaml", r->dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "min_free: %s\nworkers:\n  count: 0\n", min_free);
+    fclose(f);
+}
+
+/* Too little space: held with the reason, on by itself when there is enough; the limit is changed by a reload here, not the disk. */
+static void free_space(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_worker w;
+    char output[128], config[128];
+    rig_open(&r, LINES);
+    snprintf(output, sizeof output, "%s/out.jsonl", r.dir);
+    snprintf(config, sizeof config, "%s/ebbd.yaml", r.dir);
+    write_config(&r, "900TiB");
+    const char *more[] = {"--config", config, NULL};
+    rig_start(&r, NULL, more);
+    uint64_t job = submit(&r, output);
+    int held = 0;
+    for (uint64_t until = clock_ms() + 10000; !held && clock_ms() < until; clock_sleep_ms(100)) {
+        json_t *o = rig_ask(&r, "why", json_pack("{s:I}", "job", (json_int_t)job), 0);
+        held = strstr(json_string_value(json_object_get(o, "text")), "held: not enough disk space") != NULL;
+        json_decref(o);
+    }
+    assert_true(held);
+    rig_worker_open(&w, &r, 3);
+    write_config(&r, "1 lot"); /* a mistake changes nothing */
+    kill(r.ebbd, SIGHUP);
+    json_decref(rig_ask(&r, "hello", NULL, 0));
+    write_config(&r, "1MiB");
+    kill(r.ebbd, SIGHUP);
+    finish_job(&r, &w, job, "done");
+    same_bytes(&r, output);
+    rig_worker_close(&w);
+    assert_int_equal(rig_end(&r, SIGTERM), 0);
+    rig_close(&r);
+}
+
 static void hostile_wire(void **state)
 {
     (void)state;
@@ -507,7 +551,7 @@ int main(void)
         cmocka_unit_test(stale_epochs),          cmocka_unit_test(killed_while_stepping),
         cmocka_unit_test(killed_while_persisting), cmocka_unit_test(killed_while_sending),
         cmocka_unit_test(killed_while_publishing), cmocka_unit_test(failed_writes),
-        cmocka_unit_test(failed_publishing),     cmocka_unit_test(hostile_wire),
+        cmocka_unit_test(failed_publishing),     cmocka_unit_test(free_space),            cmocka_unit_test(hostile_wire),
         cmocka_unit_test(private_daemon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
