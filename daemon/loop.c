@@ -30,6 +30,7 @@
 #include "daemon/local.h"
 #include "daemon/owner.h"
 #include "daemon/publish.h"
+#include "daemon/sweep.h"
 
 #define RETRY_MS 1000     /* between two tries to open the store */
 #define BUSY_RETRY_MS 50  /* somebody reads it: soon over */
@@ -210,7 +211,7 @@ static int may_end(const struct daemon *d)
 {
     if (d->phase == LOOP_RUNNING || (d->phase == LOOP_DRAINING && local_count(d->local)))
         return 0;
-    return (!d->core || apply_idle(d->apply)) && !link_busy(d->link) && !guard_busy(d->guard);
+    return (!d->core || apply_idle(d->apply)) && !link_busy(d->link) && !guard_busy(d->guard) && !sweep_busy(d->sweep);
 }
 
 static void on_prepare(uv_prepare_t *h)
@@ -267,6 +268,7 @@ static void on_second(uv_timer_t *t)
         link_second(d->link);
         local_second(d->local);
         guard_second(d->guard);
+        sweep_second(d->sweep);
     }
     if (d->config->is_private && d->phase == LOOP_RUNNING && now - d->client_ms > LOOP_PRIVATE_SILENCE_MS) {
         log_info("no client has spoken for %d s", LOOP_PRIVATE_SILENCE_MS / 1000);
@@ -374,6 +376,7 @@ static enum status open_all(struct daemon *d, struct err *e)
     TRY(apply_open(d, e));
     TRY(jobs_open(d, e));
     TRY(guard_open(d, e));
+    TRY(sweep_open(d, SWEEP_AFTER_MS, e));
     TRY(local_open(d, e));
     TRY(recover(d, e));
     TRY(publish_open(d, e));
@@ -389,6 +392,7 @@ static void close_all(struct daemon *d)
     link_close(d);
     local_close(d);
     guard_close(d);
+    sweep_close(d);
     apply_close(d);
     jobs_close(d);
     sched_free(d->core);

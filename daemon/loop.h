@@ -41,6 +41,7 @@ struct daemon {
     struct local *local;
     struct owner *owner;
     struct guard *guard;
+    struct sweep *sweep;
 
     enum { LOOP_RUNNING, LOOP_DRAINING, LOOP_ENDING } phase;
     uint64_t drain_deadline_ms;
