@@ -88,6 +88,7 @@ static void quarantine(struct sched *s, struct job *j, struct node *n, enum work
     core_history(s, j, "record at %" PRIu64 " is quarantined: it %s", n->span.begin, strchr(a->u.extent.reason, '|') + 1);
     span_drop(s, j, n);
     j->crash_run = 0; /* they are explained */
+    j->crashed = 0;
     core_touch_job(s, j);
 }
 
@@ -184,7 +185,10 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
                 stop = 1; /* it names several although they ran alone */
         }
         if (first) {
-            j->crash_run++;
+            j->crashed = 1;
+            /* Suspects in a row are no evidence against a model that did other records: those are tried first, see feed_one. */
+            if (!l->probe || j->row.counts.records == j->row.counts.quarantined)
+                j->crash_run++;
             core_history(s, j, "worker %" PRIx64 " ended (%s), %zu records were under way", w->id, end_word[how], found);
         }
     } else if (how == WORKER_LOST && first) {

@@ -65,7 +65,8 @@ struct job {
     struct lease *leases;           /* doubly linked */
     uint32_t lease_count, workers;
     uint64_t vtime;                 /* fair share: worker time given, over weight */
-    uint32_t crash_run;             /* crashes since the last commit */
+    uint32_t crash_run;             /* crashes since the last commit that speak against the model */
+    int crashed;                    /* any at all since the last commit */
     uint32_t model_fails;
     uint64_t quarantine_base;       /* quarantined at the last `resume` */
     uint64_t no_cut_before_ms;

@@ -696,6 +696,7 @@ enum status lease_commit(struct sched *s, const struct sched_event *ev, struct e
         give_back(s, l, &ev->u.commit.returned[i]);
     if (ev->u.commit.done_count) {
         j->crash_run = 0;
+        j->crashed = 0;
         job_measure(s, j, records, bytes);
     }
     core_touch_job(s, j);

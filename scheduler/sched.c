@@ -521,6 +521,7 @@ static enum status retry(struct sched *s, struct job *j, const struct sched_even
     c->quarantined -= quarantined < c->quarantined ? quarantined : c->quarantined;
     j->quarantine_base = c->quarantined;
     j->crash_run = 0;
+    j->crashed = 0;
     j->row.attempt++;
     j->row.finished_ms = 0;
     j->row.reason[0] = 0;
@@ -547,6 +548,7 @@ static enum status resume(struct sched *s, struct job *j, const struct sched_eve
     }
     j->row.reason[0] = 0;
     j->crash_run = j->model_fails = 0;
+    j->crashed = 0;
     j->quarantine_base = j->row.counts.quarantined;
     j->no_cut_before_ms = 0;
     for (size_t i = 0; i < s->joined_count; i++)

@@ -126,7 +126,7 @@ static int feed_one(struct sched *s, struct worker *w)
         return 0;
     }
     struct node *n = NULL;
-    if (!held && (!j->crash_run || !j->avail[0])) /* after a crash first some other work, to see whether the model works at all */
+    if (!held && (!j->crashed || !j->avail[0])) /* after a crash first some other work, to see whether the model works at all */
         n = blame_probe_for(s, j, w);
     if (!n)
         n = ledger_avail(&j->ledger, AVAIL_PLAIN, NULL);

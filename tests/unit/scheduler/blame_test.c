@@ -116,7 +116,13 @@ static void test_poison_is_named_and_set_aside(void **state)
     assert_int_equal(x.records, 1);
     assert_int_equal(x.errors, 1);
     assert_string_equal(x.reason, "crashed|crashed the worker each of the 3 times it was run alone");
-    assert_int_equal(rig_count(r, SCHED_DO_PUBLISH), 1); /* all others are done */
+    if (!rig_count(r, SCHED_DO_PUBLISH)) { /* and all others are done */
+        rig_join(r, ++id, 1);
+        l = rig_find(r, SCHED_DO_SEND_LEASE);
+        assert_int_equal(l.u.lease.probe, 0);
+        rig_commit(r, &l, 0, l.u.lease.span.begin, l.u.lease.span.end, 6);
+    }
+    assert_int_equal(rig_count(r, SCHED_DO_PUBLISH), 1);
     assert_int_equal(rig_job(r, 1).row->counts.quarantined, 1);
     assert_int_equal(rig_job(r, 1).row->counts.errors, 1);
     assert_int_equal(rig_job(r, 1).row->counts.records, 10);
@@ -269,6 +275,34 @@ static void test_a_broken_model_holds_the_job(void **state)
     assert_int_equal(rig_job(r, 1).row->state, JOB_RUNNING); /* it counts anew */
 }
 
+/* Several poison records in a row, on several workers at once: no record is done meanwhile, and yet the model works. */
+static void test_poison_in_a_row_is_no_broken_model(void **state)
+{
+    struct rig *r = *state;
+    rig_submit(r, 1, 1000);
+    rig_join(r, 1, 1);
+    struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
+    struct sched_suspect s[4];
+    for (uint64_t i = 0; i < 4; i++)
+        s[i] = suspect(&l, 100 + i * 200, 200 + i * 200);
+    rig_ended(r, 1, WORKER_CRASHED, s, 4);
+    rig_join(r, 2, 1);
+    while (l = rig_find(r, SCHED_DO_SEND_LEASE), !l.u.lease.probe)
+        rig_commit(r, &l, 0, l.u.lease.span.begin, l.u.lease.span.end, 2);
+    struct sched_action probes[4] = {l};
+    for (uint64_t i = 1; i < 4; i++) {
+        rig_join(r, 2 + i, 1);
+        probes[i] = rig_find(r, SCHED_DO_SEND_LEASE);
+        assert_int_equal(probes[i].u.lease.probe, 1);
+    }
+    for (uint64_t i = 0; i < 4; i++) {
+        struct span at = probes[i].u.lease.span;
+        s[i] = suspect(&probes[i], at.begin, at.begin + 100);
+        rig_ended(r, 2 + i, WORKER_CRASHED, &s[i], 1);
+    }
+    assert_int_equal(rig_job(r, 1).row->state, JOB_RUNNING);
+}
+
 static void test_crashes_without_suspects_hold_the_job(void **state)
 {
     struct rig *r = *state;
@@ -378,6 +412,7 @@ int main(void)
         RIG_TEST(test_five_losses_at_one_place_make_it_suspect),
         RIG_TEST(test_progress_forgets_losses),
         RIG_TEST(test_a_broken_model_holds_the_job),
+        RIG_TEST(test_poison_in_a_row_is_no_broken_model),
         RIG_TEST(test_crashes_without_suspects_hold_the_job),
         RIG_TEST(test_too_many_quarantines_hold_the_job),
         RIG_TEST(test_suspects_of_old_epochs_prove_nothing),
