@@ -37,6 +37,7 @@ struct config {
     char *file;        /* that was read; NULL: none */
     int is_private;    /* started by `ebb run`: ends when nobody asks any more */
     int own_runtime;   /* runtime_dir was made up by us and goes with us */
+    struct config *before; /* what a reload replaced: threads may still read it */
 };
 
 #define CONFIG_FILE "/etc/ebb/ebbd.yaml"

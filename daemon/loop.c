@@ -280,26 +280,37 @@ static void on_second(uv_timer_t *t)
     }
 }
 
-/* The folders stay as they were; old values stay in memory, threads may read them. */
+/* The folders stay as they were. */
 static void on_reload(uv_signal_t *h, int number)
 {
     (void)number;
     struct daemon *d = h->data;
     struct config *c = mem_zalloc(sizeof *c);
     struct err e;
-    if (!c || config_init(c, &e) != ST_OK || config_parse(c, d->argc, d->argv, &e) != ST_OK) {
-        log_error("the configuration stays as it is: %s", c ? e.text : "out of memory");
+    enum status st = c ? config_init(c, &e) : err_nomem(&e, "the configuration");
+    if (st == ST_OK)
+        st = config_parse(c, d->argc, d->argv, &e);
+    char *state = st == ST_OK ? mem_strdup(d->config->state_dir) : NULL, *runtime = st == ST_OK ? mem_strdup(d->config->runtime_dir) : NULL;
+    if (st == ST_OK && (!state || !runtime))
+        st = err_nomem(&e, "the configuration");
+    if (st != ST_OK) {
+        log_error("the configuration stays as it is: %s", e.text);
+        if (c)
+            config_release(c);
+        mem_free(c);
+        mem_free(state);
+        mem_free(runtime);
         return;
     }
     sd_notify(0, "RELOADING=1");
-    if (strcmp(c->state_dir, d->config->state_dir) || strcmp(c->runtime_dir, d->config->runtime_dir))
+    if (strcmp(c->state_dir, state) || strcmp(c->runtime_dir, runtime))
         log_warn("state_dir and runtime_dir need a restart");
-    char *state = c->state_dir, *runtime = c->runtime_dir;
-    c->state_dir = d->config->state_dir;
-    c->runtime_dir = d->config->runtime_dir;
-    mem_free(state);
-    mem_free(runtime);
+    mem_free(c->state_dir);
+    mem_free(c->runtime_dir);
+    c->state_dir = state;
+    c->runtime_dir = runtime;
     c->own_runtime = d->config->own_runtime;
+    c->before = d->config;
     d->config = c;
     log_init("ebbd", c->log_level);
     log_info("configuration read again");
@@ -455,5 +466,11 @@ int loop_run(struct config *config, int argc, char **argv)
         close(d.runtime_lock);
     mem_free(d.clients_endpoint);
     mem_free(d.workers_endpoint);
+    for (struct config *c = d.config, *before; c; c = before) {
+        before = c->before;
+        config_release(c);
+        if (before) /* the first one is the caller's */
+            mem_free(c);
+    }
     return d.exit_code;
 }

@@ -53,7 +53,7 @@ struct daemon {
     char trouble[512]; /* why the store is down; "" */
 };
 
-/* Takes the state directory, opens store and sockets, serves until told to end. The program's exit code. */
+/* Takes the state directory, opens store and sockets, serves until told to end. Releases what *config holds. The program's exit code. */
 int loop_run(struct config *config, int argc, char **argv);
 
 /* One step: the event's time is filled in, the update is applied. ST_USER: refused, nothing changed. ST_AGAIN: there is no core just now. */

@@ -75,7 +75,7 @@ static int in_store(int number)
 {
     struct buf value = {0};
     struct err e;
-    char key[16];
+    char key[24];
     snprintf(key, sizeof key, "test-%d", number);
     int there = store_get(apply_store(d.apply), STORE_META, key, strlen(key), &value, &e) == ST_OK;
     buf_release(&value);
@@ -94,7 +94,7 @@ static void say(void *arg, int safe)
 
 static void step(int number, int row)
 {
-    char key[16];
+    char key[24];
     snprintf(key, sizeof key, "test-%d", number);
     if (row)
         store_put(apply_batch(d.apply), STORE_META, key, strlen(key), "x", 1);
