@@ -250,6 +250,24 @@ static enum status carry_on(struct run *r, json_t **job, enum follow_end *end, s
     return follow_job(&r->follow, end, e);
 }
 
+/* Whether the daemon serves somebody else's job: ours was refused, theirs goes on. */
+static int serves_another(struct run *r)
+{
+    struct err e;
+    json_t *out = NULL, *job;
+    size_t i;
+    int busy = 0;
+    if (r->submitted || conn_call(r->daemon.conn, "jobs", json_object(), 3000, &out, &e) != ST_OK)
+        return 0;
+    json_array_foreach(json_object_get(out, "jobs"), i, job)
+    {
+        const char *state = text_of(job, "state");
+        busy |= strcmp(state, "running") == 0 || strcmp(state, "publishing") == 0;
+    }
+    json_decref(out);
+    return busy;
+}
+
 static int run_job(struct run *r, struct err *e)
 {
     json_t *job = NULL;
@@ -262,7 +280,7 @@ static int run_job(struct run *r, struct err *e)
     if (signals_count() && (st == ST_AGAIN || (st == ST_OK && end == FOLLOW_SIGNAL)))
         return interrupted(r);
     int code = st != ST_OK ? fail(e) : end == FOLLOW_OVER ? finished(r) : stands(r);
-    if (r->daemon.conn && private_alive(&r->daemon))
+    if (r->daemon.conn && private_alive(&r->daemon) && !serves_another(r))
         stop(r, 1, signals_count());
     return code;
 }

@@ -69,6 +69,19 @@ def test_two_runs_of_one_job_at_once(dir):
     t.same_output(base, out)
 
 
+def test_refused_run_leaves_the_other_alone(dir):
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 2000, text=lambda i: f"EBB_TEST_SLOW:1 record {i}")
+    out = os.path.join(dir, "out")
+    first = subprocess.Popen(t.run_args(t.tiny_model(), inp, out), env={**os.environ, "EBB_TEST_HOOK": "1"}, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    t.wait_for(lambda: os.path.exists(os.path.join(out, ".ebb", "job")), 20)
+    rc, o, e = t.ebb_run(t.tiny_model(), inp, out, "--floats", "base64", want=2)
+    assert "output.floats" in e, (o, e)
+    o, e = first.communicate(timeout=60 * t.SLOW)
+    assert first.returncode == 0 and b"the daemon has gone" not in e, (first.returncode, o, e)
+    assert len(t.rows(out)) == 2000
+
+
 def test_input_changed_while_it_runs(dir):
     """A source that changes under a job holds it; nothing wrong is written."""
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: f"EBB_TEST_SLOW:2 record {i}")
