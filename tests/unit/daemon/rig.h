@@ -139,7 +139,7 @@ static inline void rig_close(struct rig *r)
 static inline json_t *rig_ask_for(struct rig *r, const char *verb, json_t *in, uint32_t *code, uint64_t timeout_ms)
 {
     struct err e;
-    char *text = json_dumps(in ? in : json_object(), 0);
+    char *text = in ? json_dumps(in, 0) : strdup("{}");
     json_decref(in);
     Ebb__Request q = EBB__REQUEST__INIT;
     q.id = ++r->next_id;
