@@ -15,6 +15,14 @@
 #include "base/path.h"
 #include "wire/jobspec.h"
 
+/* A small file, not synced: these are many. */
+static int put(const char *path, const char *text, size_t len)
+{
+    FILE *f = fopen(path, "w");
+    int failed = !f || fwrite(text, 1, len, f) != len;
+    return (f && fclose(f)) || failed ? -1 : 0;
+}
+
 static char folder[] = "/tmp/ebb-jobspec-XXXXXX";
 
 static int make_folder(void **state)
@@ -37,7 +45,7 @@ static int drop_folder(void **state)
 
 static enum status from_yaml(struct jobspec *s, const char *text, struct err *e)
 {
-    assert_int_equal(path_write("job.yaml", text, strlen(text), e), ST_OK);
+    assert_int_equal(put("job.yaml", text, strlen(text)), 0);
     assert_int_equal(jobspec_init(s, e), ST_OK);
     return jobspec_from_yaml(s, "job.yaml", e);
 }
@@ -192,7 +200,7 @@ static void paths_are_those_of_the_files_folder(void **state)
     struct err e;
     char path[128];
     assert_int_equal(path_make_dirs("jobs", 0777, &e), ST_OK);
-    assert_int_equal(path_write("jobs/a.yaml", "model: ../m\ninput: '-'\n", 23, &e), ST_OK);
+    assert_int_equal(put("jobs/a.yaml", "model: ../m\ninput: '-'\n", 23), 0);
     assert_int_equal(jobspec_init(&s, &e), ST_OK);
     assert_int_equal(jobspec_from_yaml(&s, "jobs/a.yaml", &e), ST_OK);
     snprintf(path, sizeof path, "%s/m", folder);
@@ -258,7 +266,7 @@ static void yaml_bomb(void **state)
                      ST_USER);
     jobspec_release(&s);
     struct buf deep = {0};
-    for (int i = 0; i < 200000; i++)
+    for (int i = 0; i < 10000; i++)
         assert_int_equal(buf_char(&deep, '['), 0);
     assert_non_null(buf_cstr(&deep));
     assert_int_equal(from_yaml(&s, deep.data, &e), ST_USER);
@@ -461,8 +469,7 @@ static enum status make_flags(struct jobspec *s, struct err *e)
 static void allocation_failures(void **state)
 {
     (void)state;
-    struct err e;
-    assert_int_equal(path_write("job.yaml", full_yaml, sizeof full_yaml - 1, &e), ST_OK);
+    assert_int_equal(put("job.yaml", full_yaml, sizeof full_yaml - 1), 0);
     sweep(make_yaml);
     sweep(make_json);
     sweep(make_flags);
