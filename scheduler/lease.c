@@ -632,7 +632,7 @@ enum status lease_commit(struct sched *s, const struct sched_event *ev, struct e
     struct lease *l = lease_find(s, ev->epoch, ev->worker);
     struct worker *w = map_get(&s->workers, ev->worker);
     size_t spans = ev->u.commit.done_count + ev->u.commit.returned_count;
-    int breach = l && seq >= l->next_seq && !ev->u.commit.part_fault && (seq > l->next_seq || !commit_fits(l, ev));
+    int breach = l && seq >= l->next_seq && !ev->u.commit.part_fault && (seq > l->next_seq || ev->job != l->job->row.id || !commit_fits(l, ev));
     if (core_room(s, ev->u.commit.done_count + 8, 4, breach ? l->pieces * 3 : spans * 7 + 2, 0))
         return err_nomem(e, "a commit");
     if (w)

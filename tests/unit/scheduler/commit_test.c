@@ -164,6 +164,19 @@ static void test_a_commit_of_what_is_not_held_ends_the_lease(void **state)
     assert_int_equal(rig_job(r, 1).row->counts.records, 0);
 }
 
+/* The part was looked for in the named job's folder, so that must be the lease's. */
+static void test_a_commit_names_the_job_of_its_lease(void **state)
+{
+    struct rig *r = *state;
+    rig_submit(r, 1, 1000);
+    rig_join(r, 1, 1);
+    struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
+    struct extent x = rig_done(0, 100, 1);
+    assert_int_equal(rig_commit_of(r, 1, 99, l.epoch, 0, &x, 1, NULL, 0, NULL), ACK_STALE);
+    assert_int_equal(rig_count(r, SCHED_DO_PUT_EXTENT), 0);
+    assert_int_equal(rig_job(r, 1).row->counts.records, 0);
+}
+
 static void test_a_part_that_is_not_there_is_no_commit(void **state)
 {
     struct rig *r = *state;
@@ -454,6 +467,7 @@ int main(void)
         RIG_TEST(test_another_worker_cannot_commit_a_lease),
         RIG_TEST(test_holes),
         RIG_TEST(test_a_commit_of_what_is_not_held_ends_the_lease),
+        RIG_TEST(test_a_commit_names_the_job_of_its_lease),
         RIG_TEST(test_a_part_that_is_not_there_is_no_commit),
         RIG_TEST(test_transient_failures_back_off),
         RIG_TEST(test_spans_given_back_unbegun_go_to_the_next),
