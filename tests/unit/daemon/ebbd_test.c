@@ -90,7 +90,7 @@ static void submit_to_done(void **state)
     assert_false(json_is_true(json_object_get(o, "resumed")));
     uint64_t second = rig_number(o, "job");
     assert_int_equal(second, 2);
-    rig_ask(&r, "job", json_pack("{s:I}", "job", (json_int_t)job), ST_NOT_FOUND);
+    json_decref(rig_ask(&r, "job", json_pack("{s:I}", "job", (json_int_t)job), ST_NOT_FOUND));
     finish_job(&r, &w, second, "done");
     same_bytes(&r, output);
 
