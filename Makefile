@@ -47,7 +47,7 @@ PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
                  storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
-                 storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/errwalk.c storage/asmstate.c \
+                 storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/lease.c scheduler/share.c scheduler/blame.c scheduler/scale.c \
                  scheduler/view.c scheduler/sched.c

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "client/client.h"
 #include "client/progress.h"
+#include "storage/overlap.h"
 #include "workers/text/tokenizer.h"
 
 uint32_t local_processors(void)
@@ -73,7 +74,9 @@ enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
         l->bytes += l->data.sources[i].size_bytes;
         l->compressed |= l->data.sources[i].compression != COMPRESSION_NONE;
     }
-    enum status st = writable(&l->out, e);
+    enum status st = overlap_check(&l->out, d.inputs, d.input_count, &l->data, e);
+    if (st == ST_OK)
+        st = writable(&l->out, e);
     if (st == ST_OK && !(l->work_dir = output_work_dir(&l->out)))
         st = err_nomem(e, "a path");
     if (st != ST_OK)

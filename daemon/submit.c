@@ -15,6 +15,7 @@
 #include "daemon/guard.h"
 #include "daemon/job.h"
 #include "daemon/publish.h"
+#include "storage/overlap.h"
 
 #define MAX_ATTEMPTS 5 /* of a span that is given back for a passing reason */
 
@@ -125,6 +126,7 @@ static enum status prepare(struct submit *x, struct err *e)
     TRY(output_resolve(j->output_path, j->spec.output_format, &j->out, e));
     j->out.part_bytes = j->spec.part_bytes;
     TRY(open_dataset(x, e));
+    TRY(overlap_check(&j->out, (const char *const *)j->spec.inputs.items, j->spec.inputs.count, &j->dataset, e));
     TRY(allowed(x, e));
     TRY(modeldir_digest(j->spec.model, &j->model, e));
     TRY(job_derive(j, e));
