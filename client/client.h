@@ -47,7 +47,8 @@ extern struct common common;
 /* Words: chatter goes to stderr, facts to stdout. */
 void say(const char *fmt, ...) PRINTF(1, 2);                /* a line, unless --quiet */
 void advise(const char *fmt, ...) PRINTF(1, 2);             /* "   <words>" under an error */
-int fail(const struct err *e);                              /* prints "error: ..."; what stands behind "; " or a line end goes on lines of its own; gives the exit code */
+int fail(const struct err *e);                              /* prints "error: ..."; what stands behind "; " or a line end goes on lines of its own; gives the exit code. 'PATH' is
+                                                               shortened as short_path does */
 int fail_with(enum status code, const char *fmt, ...) PRINTF(2, 3);
 void print_error_line(const char *text);                    /* the same, of words */
 int print_json(json_t *j);                                  /* one line on stdout; takes the reference; gives EXIT_DONE, or an error's exit code */

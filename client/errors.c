@@ -25,7 +25,7 @@ static void print_line(const char *line)
     char *id = NULL;
     if (json_object_get(o, "id"))
         id = json_dumps(json_object_get(o, "id"), JSON_ENCODE_ANY | JSON_COMPACT);
-    printf("%s:%" PRIu64 ": %s: %s%s%s\n", text_of(o, "source"), count_of(o, "line"), text_of(o, "code"), text_of(o, "message"), id ? "  id " : "", id ? id : "");
+    printf("%s:%" PRIu64 ": %s: %s%s%s\n", short_path(text_of(o, "source")), count_of(o, "line"), text_of(o, "code"), text_of(o, "message"), id ? "  id " : "", id ? id : "");
     free(id);
     json_decref(o);
 }

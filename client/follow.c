@@ -32,7 +32,7 @@ static int terminal_width(void)
     struct winsize w;
     if (!isatty(STDERR_FILENO))
         return 0;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col - 1 : 79; /* the last column would wrap */
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 3 ? w.ws_col - 3 : 77; /* the last column would wrap, and so would "^C" behind it */
 }
 
 void follow_clear(struct follow *f)
@@ -82,6 +82,7 @@ enum status follow_job(struct follow *f, enum follow_end *end, struct err *e)
             return st;
         if (st == ST_OK) {
             view_read(&f->view, job);
+            f->view.records_total = f->records_total;
             if (f->own_machine)
                 f->view.workers_wanted = 0;
             int over = view_over(&f->view), stands = view_stands(&f->view) && !(f->wait_paused && strcmp(f->view.state, "paused") == 0);

@@ -13,6 +13,7 @@ struct follow {
     void *arg;
     int wait_paused;  /* go on waiting while it is paused */
     int own_machine;  /* how many workers would be worth having is no news: there is one machine */
+    uint64_t records_total; /* when they could be counted beforehand; else 0 */
     struct view view; /* the last seen */
     /* own */
     int drawn;

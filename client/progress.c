@@ -92,7 +92,9 @@ char *progress_line(const struct view *v, int width, char *out, size_t size)
     char pieces[PIECES][320] = {{0}}, a[UNITS_MAX], b[UNITS_MAX];
     int starting = strcmp(v->state, "running") == 0 && v->records_per_s <= 0, publishing = strcmp(v->state, "publishing") == 0;
     snprintf(pieces[PERCENT], sizeof pieces[0], "%4d %%", progress_percent(v));
-    if (v->records_guess >= (double)v->records_done && v->records_guess > 0 && !publishing)
+    if (v->records_total >= v->records_done && v->records_total && !publishing)
+        snprintf(pieces[DONE], sizeof pieces[0], "%s of %s", units_count(a, (double)v->records_done), units_count(b, (double)v->records_total));
+    else if (v->records_guess >= (double)v->records_done && v->records_guess > 0 && !publishing)
         snprintf(pieces[DONE], sizeof pieces[0], "%s of about %s", units_count(a, (double)v->records_done), guess_words(b, v->records_guess));
     else
         snprintf(pieces[DONE], sizeof pieces[0], "%s record%s", units_count(a, (double)v->records_done), v->records_done == 1 ? "" : "s");

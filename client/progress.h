@@ -12,6 +12,7 @@ struct view {
     double fraction;       /* 0..1; never goes back, see view_read */
     uint64_t records_done, rows, errors, quarantined, bytes_done, bytes_total;
     double records_guess;  /* -1: not known */
+    uint64_t records_total; /* counted, not guessed; 0: not known. view_read clears it */
     double records_per_s;
     double seconds_left;   /* -1: not known */
     uint64_t workers, workers_wanted;

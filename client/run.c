@@ -111,15 +111,17 @@ static void introduce(struct run *r)
         return;
     say("model   %s (%s, %s parameters, embeds %u floats), %s", m->name, m->architecture, units_count(a, (double)m->parameters), m->dims,
         *m->precision ? m->precision : "f32");
-    if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK)
+    if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK) {
         say("input   %s", local_count_words(&r->local, local_guess(&r->local, &r->spec, &sample), sample.whole, words, sizeof words));
+        r->follow.records_total = sample.whole ? sample.records : 0;
+    }
     uint64_t workers = started_with.workers ? started_with.workers : 1;
     uint32_t cores = local_processors();
     say("workers %" PRIu64 " on this machine, %u core%s", workers, cores, cores == 1 ? "" : "s");
 }
 
 /* Asks the daemon to end, and waits until it has. Gives the last of the job's figures that could be had. */
-static void stop(struct run *r, int drain, int signals)
+static void stop(struct run *r, int drain, int signals, int show)
 {
     struct err e;
     json_t *job;
@@ -127,16 +129,22 @@ static void stop(struct run *r, int drain, int signals)
     int asked = st == ST_OK;
     while (private_alive(&r->daemon)) {
         if (signals_count() > signals)
-            return;
+            break;
         job = NULL;
         if (conn_call(r->daemon.conn, "job", json_pack("{s:I}", "job", (json_int_t)r->job), 200, &job, &e) == ST_OK) {
             view_read(&r->follow.view, job);
+            r->follow.view.workers_wanted = 0;
+            r->follow.view.records_total = r->follow.records_total;
+            r->follow.view.seconds_left = -1; /* of the job: it will not come to that */
             json_decref(job);
+            if (show)
+                follow_show(&r->follow);
             if (!asked)
                 asked = conn_call(r->daemon.conn, "stop", json_pack("{s:b}", "drain", drain), 3000, NULL, &e) == ST_OK;
         }
         clock_sleep_ms(50);
     }
+    follow_clear(&r->follow);
 }
 
 static int interrupted(struct run *r)
@@ -153,7 +161,7 @@ static int interrupted(struct run *r)
     say("draining: %" PRIu64 " worker%s what %s (press Ctrl-C again to leave at once)", workers, workers == 1 ? " commits" : "s commit",
         workers == 1 ? "it has" : "they have");
     if (signals < 2) /* an impatient person may have pressed twice already */
-        stop(r, 1, signals);
+        stop(r, 1, signals, 1);
     if (private_alive(&r->daemon)) {
         struct err e;
         (void)!conn_call(r->daemon.conn, "stop", json_pack("{s:b}", "drain", 0), 1000, NULL, &e);
@@ -281,7 +289,7 @@ static int run_job(struct run *r, struct err *e)
         return interrupted(r);
     int code = st != ST_OK ? fail(e) : end == FOLLOW_OVER ? finished(r) : stands(r);
     if (r->daemon.conn && private_alive(&r->daemon) && !serves_another(r))
-        stop(r, 1, signals_count());
+        stop(r, 1, signals_count(), 0);
     return code;
 }
 

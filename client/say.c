@@ -38,6 +38,23 @@ void advise(const char *fmt, ...)
     fputc('\n', stderr);
 }
 
+/* Prints text up to `end`, quoted paths as a person would write them here. */
+static void print_shortened(const char *text, const char *end)
+{
+    char here[4096] = "'";
+    size_t n = getcwd(here + 1, sizeof here - 2) ? strlen(here) : 0;
+    if (n > 2)
+        here[n++] = '/'; /* "'/work/" */
+    while (text < end) {
+        const char *quote = memchr(text, '\'', (size_t)(end - text));
+        size_t plain = (size_t)((quote ? quote + 1 : end) - text);
+        fwrite(text, 1, plain, stderr);
+        text += plain;
+        if (quote && n > 2 && (size_t)(end - quote) > n && memcmp(quote, here, n) == 0 && quote[n] != '\'')
+            text += n - 1;
+    }
+}
+
 void print_error_line(const char *text)
 {
     fputs(coloured() ? "\033[1;31merror:\033[0m " : "error: ", stderr);
@@ -48,7 +65,8 @@ void print_error_line(const char *text)
             depth += *end == '(' ? 1 : *end == ')' && depth ? -1 : 0;
             skip = *end == '\n' ? 1 : depth == 0 && end[0] == ';' && end[1] == ' ' ? 2 : 0;
         }
-        fprintf(stderr, "%.*s\n", (int)(end - text), text);
+        print_shortened(text, end);
+        fputc('\n', stderr);
         text = end + skip;
         text += strspn(text, " ");
         if (*text)

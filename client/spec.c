@@ -51,7 +51,7 @@ enum status spec_read(struct jobspec *s, int operand_count, char **operands, str
     const char *dot = operand_count ? strrchr(operands[0], '.') : NULL;
     int job_file = dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0 || strcmp(dot, ".json") == 0);
     if (st == ST_OK && (operand_count > 1 || (operand_count && !job_file)) && shell_glob(&given, operands[operand_count > 1 && job_file]))
-        st = err_set(e, ST_USER, "'%s' stands alone behind the options: has the shell taken a pattern apart\nput patterns in quotes (--input '*.jsonl'), or give "
+        st = err_set(e, ST_USER, "'%s' stands alone behind the options: has the shell taken a pattern apart?\nput patterns in quotes (--input '*.jsonl'), or give "
                                  "--input before each name", operands[operand_count > 1 && job_file]);
     else if (st == ST_OK && operand_count > 1)
         st = err_set(e, ST_USER, "'%s' is one job file too many; give one", operands[1]);

@@ -42,7 +42,7 @@ static int print_job(struct conn *c, uint64_t id)
     printf("job %" PRIu64 "  %s  %s\n", id, v.name, v.state);
     if (*v.reason)
         print_field("reason", "%s", v.reason);
-    if (*v.waits_for && !view_over(&v))
+    if (*v.waits_for && !view_over(&v) && !strstr(v.waits_for, *v.reason ? v.reason : "\n")) /* held: said already */
         print_field("waits", "%s", v.waits_for);
     print_field("done", "%s", progress_line(&v, 0, line, sizeof line) + strspn(line, " "));
     print_field("model", "%s%s%s", text_of(job, "model"), *text_of(job, "numerics") ? ", " : "", text_of(job, "numerics"));

@@ -34,6 +34,18 @@ static void full(void **state)
                         "  12 %  612,000 of about 5.1 M   9,840/s   7 min 36 s left   3 errors   1 worker   [==>                             ]");
 }
 
+/* What was counted is not called a guess, and wins over the daemon's. */
+static void counted(void **state)
+{
+    (void)state;
+    char line[512];
+    struct view v = typical;
+    v.records_total = 700000;
+    assert_string_equal(progress_line(&v, 0, line, sizeof line), "  12 %  612,000 of 700,000   9,840/s   7 min 36 s left   3 errors   1 worker");
+    v.records_total = 5; /* it cannot be */
+    assert_string_equal(progress_line(&v, 0, line, sizeof line), "  12 %  612,000 of about 5.1 M   9,840/s   7 min 36 s left   3 errors   1 worker");
+}
+
 static void what_matters_least_goes_first(void **state)
 {
     (void)state;
@@ -153,7 +165,7 @@ static void reading(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(full),   cmocka_unit_test(what_matters_least_goes_first), cmocka_unit_test(never_wider),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(full), cmocka_unit_test(counted),  cmocka_unit_test(what_matters_least_goes_first), cmocka_unit_test(never_wider),
                                        cmocka_unit_test(states), cmocka_unit_test(percent), cmocka_unit_test(guesses),                       cmocka_unit_test(reading)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,8 @@
 #include <cmocka.h>
 #undef fail /* ours prints an error */
 
+#include <unistd.h>
+
 #include "base/mem.h"
 #include "capture.h"
 #include "client/client.h"
@@ -41,6 +43,17 @@ static void errors(void **state)
     char *got = capture_end(&c);
     assert_string_equal(got, "error: disk\nerror: 5\nerror: no job\n");
     free(got);
+}
+
+static void paths_in_errors(void **state)
+{
+    (void)state;
+    char here[4096], text[30000], other[30000];
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(text, sizeof text, "input '%s/a*.jsonl' and '%s' and '%s/' and '%s-b/c' and %s/d; see '%s/e'", here, here, here, here, here, here);
+    snprintf(other, sizeof other, "error: input 'a*.jsonl' and '%s' and '%s/' and '%s-b/c' and %s/d\n   see 'e'\n", here, here, here, here);
+    error_is(text, other);
+    error_is("don't; '", "error: don't\n   '\n");
 }
 
 static void tables(void **state)
@@ -116,7 +129,7 @@ static void short_paths(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(errors), cmocka_unit_test(tables), cmocka_unit_test(answers), cmocka_unit_test(jobs),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(errors), cmocka_unit_test(paths_in_errors), cmocka_unit_test(tables), cmocka_unit_test(answers), cmocka_unit_test(jobs),
                                        cmocka_unit_test(short_paths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
