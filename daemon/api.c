@@ -121,7 +121,10 @@ json_t *api_job(struct daemon *d, uint64_t id)
     snprintf(waits, sizeof waits, "%s", v.waits_for);
     if (running && !v.workers && *local_trouble(d->local))
         snprintf(waits, sizeof waits, "%s", local_trouble(d->local));
+    uint64_t joined = sched_worker_count(d->core), can = d->config->workers > joined ? d->config->workers : joined;
     uint32_t most = r->params.max_workers, wanted = running ? d->wanted : 0;
+    if (wanted > can) /* more would be worth having, but where should they come from */
+        wanted = (uint32_t)can;
     if (most && wanted > most)
         wanted = most;
     json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:o, s:s, s:I, s:I, s:f, s:I, s:o, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "job",
@@ -232,9 +235,10 @@ static void verb_why(struct call *c)
             failed = failed || advise(advice, "ebb errors %" PRIu64, r->id);
         if (j->guarded)
             break; /* it goes on by itself */
-        if (r->counts.errors && (r->params.max_errors != UINT64_MAX || r->params.max_errors_ppm != UINT32_MAX))
+        if (strstr(r->reason, "allowed"))
             failed = failed || advise(advice, "ebb resume %" PRIu64 " --max-errors 5%%", r->id);
-        failed = failed || advise(advice, "ebb resume %" PRIu64, r->id);
+        else /* with the limit as it is it would be refused */
+            failed = failed || advise(advice, "ebb resume %" PRIu64, r->id);
         break;
     case JOB_PAUSED:
         snprintf(text, sizeof text, "job %" PRIu64 " was paused", r->id);

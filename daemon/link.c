@@ -447,15 +447,12 @@ static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelRea
 
 static void on_model_failed(struct link *l, struct worker *w, const Ebb__ModelFailed *m)
 {
-    char text[200], words[480], last[200];
+    char text[400];
     take_text(text, sizeof text, m->text);
-    local_last_words(l->d->local, w->number, last, sizeof last);
-    int more = *last && !strstr(last, text);
-    snprintf(words, sizeof words, "%s%s%s", text, more ? "; its log says: " : "", more ? last : "");
     log_warn("worker %s: model %" PRIx64 " failed: %s", w->name, m->model_key, text);
     struct sched_event ev = {.kind = SCHED_MODEL_FAILED, .worker = w->number, .job = m->job};
     ev.u.model.model_key = m->model_key;
-    ev.u.model.text = words;
+    ev.u.model.text = text;
     loop_tell(l->d, &ev);
 }
 

@@ -172,16 +172,8 @@ static void last_words_of(const char *log, char *out, size_t size)
         }
     for (char *p = line; (p = strchr(p, '\n'));)
         *p = '|';
-    snprintf(out, size, "%s", line);
+    snprintf(out, size, "%.*s", (int)size - 1, line);
     words_tidy(out);
-}
-
-void local_last_words(struct local *l, uint64_t worker, char *out, size_t size)
-{
-    struct child *c = find(l, worker);
-    out[0] = 0;
-    if (c)
-        last_words_of(c->log, out, size);
 }
 
 static void child_free(struct child *c)

@@ -27,8 +27,6 @@ void local_kill_all(struct local *l);
 size_t local_count(const struct local *l); /* processes that live */
 /* Processes that have not said hello yet: for `workers`. */
 size_t local_starting(const struct local *l, void (*visit)(void *arg, uint64_t number, const char *name, uint64_t pid, uint64_t since_ms), void *arg);
-/* The last lines that the worker wrote to its log; "" */
-void local_last_words(struct local *l, uint64_t worker, char *out, size_t size);
 /* Why no worker can be started; "" when they can. */
 const char *local_trouble(const struct local *l);
 /* Path of the worker program; "" when it is not found. */

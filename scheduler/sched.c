@@ -540,7 +540,7 @@ static enum status resume(struct sched *s, struct job *j, const struct sched_eve
     char why[200];
     if (job_too_many_errors(j, !j->ledger.count, why, sizeof why)) {
         j->row.params = before;
-        return err_set(e, ST_USER, "job %" PRIu64 " cannot go on: %s; give a higher limit", j->row.id, why);
+        return err_set(e, ST_USER, "job %" PRIu64 " cannot go on: %s; give a higher limit, such as --max-errors 5%%", j->row.id, why);
     }
     if (core_room(s, 8, 3, 0, 0)) {
         j->row.params = before;

@@ -54,9 +54,9 @@ static void why_no_lease(const struct sched *s, const struct job *j, char *out, 
         SAY("what is left failed for a passing reason and is tried again in %" PRIu64 " s",
             (s->backoffs.entries[0].key - s->now_ms) / 1000 + 1);
     else if (fit && higher == fit)
-        SAY("all %zu workers serve jobs of higher priority", fit);
+        SAY(fit == 1 ? "the %zu worker serves a job of higher priority" : "all %zu workers serve jobs of higher priority", fit);
     else if (fit)
-        SAY("its turn: %zu workers serve other jobs", fit);
+        SAY("its turn: %zu worker%s other jobs", fit, fit == 1 ? " serves" : "s serve");
     else if (draining == here)
         SAY("all %zu workers are leaving", here);
     else if (memory && memory + draining == here)

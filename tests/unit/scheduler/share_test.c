@@ -58,7 +58,7 @@ static void test_priority_goes_first(void **state)
     take(r, &h, 1);
     serve(r, &h, 1, 20);
     assert_int_equal(h.got[0], 0);
-    assert_string_equal(rig_job(r, 1).waits_for, "all 1 workers serve jobs of higher priority");
+    assert_string_equal(rig_job(r, 1).waits_for, "the 1 worker serves a job of higher priority");
     assert_string_equal(rig_job(r, 2).waits_for, "");
 }
 
