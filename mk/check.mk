@@ -77,7 +77,7 @@ install: all man
 # Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, with the corpus kept in build/fuzz/corpus/NAME ----------
 FUZZ_SECONDS ?= 600
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
-SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) wire/jobspec.c wire/wire.c workers/engine/safetensors.c workers/engine/config.c
+SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_wire) workers/engine/safetensors.c workers/engine/config.c
 OBJ_fuzzed := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_fuzzed))
 build/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
 	@mkdir -p $(@D)

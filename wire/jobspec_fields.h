@@ -1,0 +1,58 @@
+/* What jobspec.c shares with the readers and writers of a job (jobspec_flags.c, jobspec_yaml.c, jobspec_json.c); private to them. */
+#ifndef EBB_WIRE_JOBSPEC_FIELDS_H
+#define EBB_WIRE_JOBSPEC_FIELDS_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+#include "wire/jobspec.h"
+
+enum kind { KIND_TEXT, KIND_LIST, KIND_NUMBER, KIND_SIGNED, KIND_SIZE, KIND_DURATION, KIND_LIMIT };
+
+/* What a kind wants, for messages: "a whole number". */
+extern const char *const kind_words[];
+
+enum field {
+#define X(kind, member, path, flag, arg, identity, help) FIELD_##member,
+    JOBSPEC_MAP(X)
+#undef X
+    FIELD_COUNT
+};
+
+struct field_row {
+    enum kind kind;
+    size_t offset;
+    const char *path, *flag, *arg;
+    int identity;
+    const char *help;
+};
+
+extern const struct field_row field_rows[FIELD_COUNT];
+
+/* The field's member in `s`, of the type of its kind. */
+void *field_at(struct jobspec *s, enum field f);
+const void *field_at_const(const struct jobspec *s, enum field f);
+
+/* Values. What was there is freed; a failed call changes nothing. */
+MUST_USE enum status field_set_text(char **to, const char *text, struct err *e);
+MUST_USE enum status texts_add(struct texts *t, const char *text, struct err *e);
+void texts_release(struct texts *t);
+/* A path becomes absolute, relative to `base` (NULL: the working folder); `directory`: an output that is one whatever its ending. TEXT
+   replaces, LIST appends. */
+MUST_USE enum status field_put_text(struct jobspec *s, enum field f, const char *text, const char *base, int directory, struct err *e);
+/* A scalar as text; the kinds that are no text. 0, or -1 when it is not what the kind wants. */
+MUST_USE int field_set_scalar(struct jobspec *s, enum field f, const char *text);
+/* "1000", "1%", "0.25%". 0, or -1. */
+MUST_USE int limit_parse(const char *text, struct limit *out);
+char *limit_words(const struct limit *l, char *out, size_t size);
+
+/* Names of keys. */
+const char *field_last_word(const char *path);
+/* Is `path` the head of others: "input"? */
+int field_is_group(const char *path);
+/* FIELD_COUNT when there is none. */
+enum field field_find(const char *path, int with_aliases);
+/* The error that says so, with what was probably meant. `where` comes before it ("job.yaml:5: "), `what` is "key" or "member". */
+MUST_USE enum status field_unknown(const char *where, const char *what, const char *group, const char *key, int with_aliases, struct err *e);
+
+#endif
