@@ -67,6 +67,8 @@ static enum status open_sized(char **path, uint64_t bytes, int fresh, int *fd, s
     int errnum = fault_point("assemble.open");
     *fd = errnum ? -1 : open(*path, O_RDWR | O_CLOEXEC | (fresh ? O_CREAT | O_TRUNC : 0), 0666);
     struct stat s;
+    if (*fd < 0 && !errnum && errno == ENOENT && !fresh)
+        return err_set(e, ST_CORRUPT, "'%s' is gone, and with it records that were done: start the job anew with --force", *path);
     if (*fd < 0 || fstat(*fd, &s))
         return err_errno(e, ST_ENV, errnum ? errnum : errno, "cannot open '%s'", *path);
     if ((uint64_t)s.st_size < bytes)
@@ -180,6 +182,7 @@ uint64_t assembly_head(const struct assembly *a)
 
 static enum status flush(struct assembly *a, struct err *e)
 {
+    TRY(output_intact(a->errors_fd, a->errors_path, a->st.errors_bytes - a->errors.len, e));
     TRY(output_pwrite(a->errors_fd, a->errors_path, a->errors.data, a->errors.len, a->st.errors_bytes - a->errors.len, e));
     buf_clear(&a->errors);
     TRY(output_pwrite(a->index_fd, a->index_path, a->index.data, a->index.len, a->st.errors * ERROR_RECORD_BYTES - a->index.len, e));

@@ -35,8 +35,10 @@ static enum status open_part(struct part_file *p, const struct extent *x, struct
         return err_nomem(e, "a path");
     p->fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat s;
+    if (p->fd < 0 && errno == ENOENT)
+        return err_set(e, ST_CORRUPT, "part '%s' is missing, and with it records that were done: start the job anew with --force", path);
     if (p->fd < 0)
-        return err_errno(e, errno == ENOENT ? ST_CORRUPT : ST_ENV, errno, "part '%s' is missing", path);
+        return err_errno(e, ST_ENV, errno, "cannot open part '%s'", path);
     if (fstat(p->fd, &s))
         return err_errno(e, ST_ENV, errno, "cannot read the size of part '%s'", path);
     p->size = (uint64_t)s.st_size;

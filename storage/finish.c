@@ -49,7 +49,8 @@ static enum status give_name(const struct assembly *a, enum output_name what, ui
         st = err_errno(e, ST_ENV, errnum, "cannot rename '%s' to '%s'", from, to);
     struct stat s;
     if (st == ST_OK && stat(to, &s))
-        st = err_errno(e, errno == ENOENT ? ST_CORRUPT : ST_ENV, errno, "'%s' was finished and is gone", to);
+        st = errno == ENOENT ? err_set(e, ST_CORRUPT, "'%s' was finished and is gone: start the job anew with --force", to)
+                             : err_errno(e, ST_ENV, errno, "cannot find '%s'", to);
     else if (st == ST_OK && (uint64_t)s.st_size != bytes)
         st = err_set(e, ST_CORRUPT, "'%s' has %lld bytes and was finished with %" PRIu64, to, (long long)s.st_size, bytes);
     mem_free(from);

@@ -71,6 +71,8 @@ static enum status open_one(const char *path, uint64_t bytes, int *fd, struct er
     int fresh = bytes == UINT64_MAX;
     int errnum = fault_point("assemble.open");
     *fd = errnum ? -1 : open(path, O_RDWR | O_CLOEXEC | (fresh ? O_CREAT | O_TRUNC : 0), 0666);
+    if (*fd < 0 && !errnum && errno == ENOENT && !fresh)
+        return err_set(e, ST_CORRUPT, "'%s' is gone, and with it records that were done: start the job anew with --force", path);
     if (*fd < 0)
         return err_errno(e, ST_ENV, errnum ? errnum : errno, "cannot open '%s'", path);
     if (fresh)
@@ -299,6 +301,9 @@ enum status outfiles_append(struct outfiles *f, const struct run *r, struct err 
         struct run head;
         if (!f->st.file_open)
             TRY(open_file(f, 1, e));
+        TRY(output_intact(f->rows_fd, f->rows_path, header_bytes(f) + f->st.file_bytes, e));
+        if (f->ids_path)
+            TRY(output_intact(f->ids_fd, f->ids_path, f->st.ids_bytes, e));
         TRY(split(f, &left, &head, e));
         TRY(outfiles_copy(f, head.fd, head.path, head.at, f->rows_fd, f->rows_path, header_bytes(f) + f->st.file_bytes, head.bytes, e));
         if (f->ids_path)

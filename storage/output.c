@@ -492,6 +492,19 @@ enum status output_pwrite(int fd, const char *path, const void *data, size_t len
     return ST_OK;
 }
 
+enum status output_intact(int fd, const char *path, uint64_t bytes, struct err *e)
+{
+    struct stat s;
+    if (fstat(fd, &s))
+        return err_errno(e, ST_ENV, errno, "cannot read the size of '%s'", path);
+    if (!s.st_nlink)
+        return err_set(e, ST_CORRUPT, "'%s' was removed while it was written: start the job anew with --force", path);
+    if ((uint64_t)s.st_size < bytes)
+        return err_set(e, ST_CORRUPT, "'%s' has %lld bytes, and %" PRIu64 " were written, something else changed it: start the job anew with --force", path,
+                       (long long)s.st_size, bytes);
+    return ST_OK;
+}
+
 enum status output_pread(int fd, const char *path, void *data, size_t len, uint64_t at, struct err *e)
 {
     for (size_t done = 0; done < len;) {

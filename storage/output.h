@@ -67,6 +67,8 @@ MUST_USE enum status seal_read(const struct output_spec *o, struct seal *s, stru
 MUST_USE enum status output_pwrite(int fd, const char *path, const void *data, size_t len, uint64_t at, struct err *e);
 /* Exactly len bytes; fewer are ST_CORRUPT. */
 MUST_USE enum status output_pread(int fd, const char *path, void *data, size_t len, uint64_t at, struct err *e);
+/* Before more is written behind the first `bytes`: they are there, and the file still has a name. Else ST_CORRUPT. */
+MUST_USE enum status output_intact(int fd, const char *path, uint64_t bytes, struct err *e);
 /* Both with the fault point "assemble.sync". */
 MUST_USE enum status output_sync(int fd, const char *path, struct err *e);
 MUST_USE enum status output_sync_dir(const char *dir, struct err *e);

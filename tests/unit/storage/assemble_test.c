@@ -383,6 +383,41 @@ static void damaged_parts_are_named(void **state)
     }
 }
 
+/* Somebody shortens or removes a file while it is written: what comes behind must not paper over the gap. */
+static void damage_while_writing_is_named(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"part-00000.npy.partial", "part-00000.ids.jsonl.partial", "errors.jsonl.partial"};
+    for (int k = 0; k < 6; k++) {
+        struct fixture f;
+        struct assembly *a = NULL;
+        struct buf saved = {0};
+        int more = 0;
+        char path[256];
+        fixture_init(&f, "pp", 150, 5);
+        fixture_spec(&f, 1, OUTPUT_NPY, 1 << 20);
+        OK(output_claim(&f.o, "{}", 2, &f_err));
+        commit(&f, 0, f.d.end, 200, 0);
+        OK(assembly_open(&f.o, JOB, &f.d, 0, NULL, 0, &a, &f_err));
+        OK(assembly_advance(a, f.store, f.d.end, 2000, &more, &f_err));
+        assert_true(more);
+        OK(assembly_save(a, &saved, &f_err));
+        snprintf(path, sizeof path, "%s/%s", f.out, files[k / 2]);
+        assert_int_equal(k % 2 ? unlink(path) : truncate(path, 5), 0); /* it has more */
+        enum status st = ST_OK;
+        while (st == ST_OK && more)
+            st = assembly_advance(a, f.store, f.d.end, 200, &more, &f_err);
+        if (st == ST_OK)
+            st = assembly_save(a, &saved, &f_err);
+        buf_release(&saved);
+        assert_int_equal(st, ST_CORRUPT);
+        assert_non_null(strstr(f_err.text, path));
+        assert_non_null(strstr(f_err.text, k % 2 ? "was removed while it was written" : "something else changed it"));
+        assembly_close(a);
+        fixture_release(&f);
+    }
+}
+
 /* Asking for errors -------------------------------------------------------------------------------------------------------------- */
 
 static enum status add_line(void *arg, const char *json, size_t len, struct err *e)
@@ -686,6 +721,7 @@ int main(void)
         cmocka_unit_test(what_was_not_saved_is_cut_off),
         cmocka_unit_test(gaps_and_overlaps_are_named),
         cmocka_unit_test(damaged_parts_are_named),
+        cmocka_unit_test(damage_while_writing_is_named),
         cmocka_unit_test(errors_can_be_asked_at_any_time),
         cmocka_unit_test(errors_during_a_retry),
         cmocka_unit_test(lines_behind_a_gap_are_not_guessed),
