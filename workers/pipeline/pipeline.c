@@ -155,8 +155,13 @@ void pipeline_free(struct pipeline *p)
     for (uint32_t i = 0; p->lane && i < p->o.lanes; i++)
         join(&p->lane[i]);
     join(&p->writer);
-    while (p->scans)
+    pthread_mutex_lock(&p->lock);
+    while (p->scans) {
+        pthread_mutex_unlock(&p->lock);
         clock_sleep_ms(1);
+        pthread_mutex_lock(&p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
     for (struct job *j = p->jobs, *next; j; j = next) {
         next = j->next;
         job_unref(j);
@@ -440,9 +445,9 @@ static void *scan_run(void *arg)
         pthread_cond_signal(&p->to_write);
         pipeline_over(p, h);
     }
-    p->scans--;
-    pthread_mutex_unlock(&p->lock);
     held_unref(h);
+    p->scans--; /* nothing of the pipeline is touched behind this */
+    pthread_mutex_unlock(&p->lock);
     mem_free(s);
     return NULL;
 }
@@ -524,7 +529,7 @@ static void finish(struct pipeline *p, struct item *i, enum item_state result, u
     }
     p->records_done++;
     p->done_bytes += i->charge;
-    if (h->done == 1 || h->probe || held_complete(h) || p->done_bytes > p->o.budget_bytes / 2)
+    if (h->done == 1 || h->probe || held_complete(h) || p->done_bytes > p->o.budget_bytes / 2 || (p->draining && !h->open))
         pthread_cond_signal(&p->to_write);
 }
 

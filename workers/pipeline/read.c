@@ -115,8 +115,10 @@ static void not_reading(struct reading *r)
     uint64_t at;
     pthread_mutex_lock(&r->p->lock);
     r->h->reading = 0;
-    if (!r->h->closed && held_cut_settle(r->h, &at))
+    if (!r->h->closed && held_cut_settle(r->h, &at)) {
         pipeline_cut_answer(r->p, r->h->epoch, at);
+        pipeline_over(r->p, r->h); /* all before the cut may have been acknowledged already */
+    }
     pthread_mutex_unlock(&r->p->lock);
 }
 
