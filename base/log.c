@@ -1,14 +1,16 @@
 #include "base/log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-static const char *program = "ebb";
-static enum log_level limit = LOG_INFO;
-static int to_journal;
+/* Set anew when a daemon reads its configuration again, while threads write. */
+static const char *_Atomic program = "ebb";
+static _Atomic enum log_level limit = LOG_INFO;
+static atomic_int to_journal;
 
 void log_init(const char *name, enum log_level level)
 {

@@ -134,11 +134,6 @@ void guard_soon(struct guard *g)
     g->second = 0;
 }
 
-int guard_busy(const struct guard *g)
-{
-    return g->busy;
-}
-
 enum status guard_open(struct daemon *d, struct err *e)
 {
     struct guard *g = mem_zalloc(sizeof *g);

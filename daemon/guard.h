@@ -7,7 +7,6 @@
 MUST_USE enum status guard_open(struct daemon *d, struct err *e);
 void guard_second(struct guard *g); /* once a second */
 void guard_soon(struct guard *g);   /* a job came: look within a second */
-int guard_busy(const struct guard *g);
 void guard_close(struct daemon *d);
 
 #endif

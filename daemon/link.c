@@ -862,11 +862,6 @@ void link_turn(struct link *l)
     errands(l);
 }
 
-int link_busy(const struct link *l)
-{
-    return l->errands != 0;
-}
-
 void link_second(struct link *l)
 {
     uint64_t now = clock_ms();

@@ -32,7 +32,6 @@ void link_close(struct daemon *d);
 void link_prepare(struct link *l);
 void link_turn(struct link *l);
 void link_second(struct link *l);       /* once a second: forgets those that have been silent for long */
-int link_busy(const struct link *l);    /* threads look at parts: not to be closed yet */
 
 struct worker *link_worker(struct link *l, uint64_t number); /* NULL */
 struct worker *link_next(struct link *l, size_t *i);         /* over all; see map_next */

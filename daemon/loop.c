@@ -206,12 +206,13 @@ void loop_stop(struct daemon *d, int now)
     }
 }
 
-/* Once everything that is under way has come to its end. */
+/* Once everything that is under way has come to its end. What threads do for clients, parts and disks counts: they use what is closed then,
+   and so do the ends of their errands on the loop. */
 static int may_end(const struct daemon *d)
 {
     if (d->phase == LOOP_RUNNING || (d->phase == LOOP_DRAINING && local_count(d->local)))
         return 0;
-    return (!d->core || apply_idle(d->apply)) && !link_busy(d->link) && !guard_busy(d->guard) && !sweep_busy(d->sweep);
+    return (!d->core || apply_idle(d->apply)) && d->uv.active_reqs.count == 0;
 }
 
 static void on_prepare(uv_prepare_t *h)

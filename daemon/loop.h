@@ -15,7 +15,7 @@
 #define LOOP_PRIVATE_SILENCE_MS 10000
 
 struct daemon {
-    struct config *config;
+    struct config *_Atomic config; /* threads read it, while a reload puts another there */
     int argc;
     char **argv; /* for SIGHUP */
     uv_loop_t uv;

@@ -27,15 +27,19 @@
 struct item {
     struct item *next;
     struct job *job; /* held */
-    uint64_t head;
-    int finish, forgotten;
-    struct job_row row; /* when it is to be finished */
+    int forgotten, failed;
+    struct wanted {
+        uint64_t head;
+        int finish;
+        struct job_row row; /* when it is to be finished */
+        uint32_t dims;      /* what the loop knows of the job by now */
+        char numerics[sizeof ((struct job *)0)->numerics];
+    } want;
     /* The thread's: */
     struct assembly *a;
     struct output_spec out;
     uint64_t saved_head;
-    uint64_t rest_until_ms;
-    int failed;
+    uint64_t rest_until_ms; /* under the lock */
 };
 
 struct save { /* a row that the loop writes; freed by whoever lets go last */
@@ -59,7 +63,7 @@ struct publish {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake, settled;
-    struct item *items, *busy;
+    struct item *items;
     int stop;
     struct note *notes, **notes_end;
     uv_async_t async;
@@ -123,23 +127,23 @@ static enum status dims_of_extents(struct store *s, uint64_t job, uint32_t *dims
 }
 
 /* ST_AGAIN: it is too early to tell what the rows look like. */
-static enum status open_item(struct publish *p, struct item *x, int finish, uint32_t attempt, struct err *e)
+static enum status open_item(struct publish *p, struct item *x, const struct wanted *w, struct err *e)
 {
     struct buf saved = {0};
     struct store *s = apply_read_begin(p->d->apply);
     if (!s)
         return err_set(e, ST_AGAIN, "the store is down");
     x->out = x->job->out;
-    x->out.dims = x->job->dims;
+    x->out.dims = w->dims;
     enum status st = rows_get_assembly(s, x->job->id, &saved, e);
     if (st == ST_NOT_FOUND)
         st = ST_OK;
     if (st == ST_OK && x->out.kind == OUTPUT_NPY && !x->out.dims)
         st = dims_of_extents(s, x->job->id, &x->out.dims, e);
-    if (st == ST_OK && x->out.kind == OUTPUT_NPY && !x->out.dims && !finish)
+    if (st == ST_OK && x->out.kind == OUTPUT_NPY && !x->out.dims && !w->finish)
         st = err_set(e, ST_AGAIN, "no row is known yet");
     if (st == ST_OK)
-        st = assembly_open(&x->out, x->job->id, &x->job->dataset, attempt, saved.data, saved.len, &x->a, e);
+        st = assembly_open(&x->out, x->job->id, &x->job->dataset, w->row.attempt, saved.data, saved.len, &x->a, e);
     if (st == ST_OK)
         x->saved_head = assembly_head(x->a);
     apply_read_end(p->d->apply);
@@ -180,35 +184,34 @@ static enum status save_item(struct publish *p, struct item *x, struct err *e)
     return assembly_free_parts(x->a, e);
 }
 
-static enum status finish_item(struct publish *p, struct item *x, const struct job_row *row, struct err *e)
+static enum status finish_item(struct item *x, const struct wanted *w, struct err *e)
 {
-    (void)p;
     TRY(fault("daemon.publish.finish", e));
     struct manifest_info info = {.spec_json = x->job->spec_json,
                                  .model_digest = x->job->model.hex,
-                                 .numerics = x->job->numerics,
+                                 .numerics = w->numerics,
                                  .model_name = path_base(x->job->spec.model),
-                                 .counts = row->counts,
-                                 .attempt = row->attempt,
-                                 .submitted_ms = row->submitted_ms,
+                                 .counts = w->row.counts,
+                                 .attempt = w->row.attempt,
+                                 .submitted_ms = w->row.submitted_ms,
                                  .finished_ms = clock_wall_ms(),
                                  .version = EBBD_VERSION};
     return assembly_finish(x->a, &info, e);
 }
 
-static enum status work_on(struct publish *p, struct item *x, uint64_t head, int finish, const struct job_row *row, struct err *e)
+static enum status work_on(struct publish *p, struct item *x, const struct wanted *w, struct err *e)
 {
     uint64_t unsaved = 0;
     int more = 1;
     if (!x->a)
-        TRY(open_item(p, x, finish, row->attempt, e));
+        TRY(open_item(p, x, w, e));
     while (more && !gone(p, x)) {
         TRY(fault("daemon.publish.advance", e));
         struct store *s = apply_read_begin(p->d->apply);
         if (!s)
             return err_set(e, ST_AGAIN, "the store is down");
         more = 0;
-        enum status st = assembly_advance(x->a, s, head, STEP_BYTES, &more, e);
+        enum status st = assembly_advance(x->a, s, w->head, STEP_BYTES, &more, e);
         apply_read_end(p->d->apply);
         TRY(st);
         unsaved += STEP_BYTES;
@@ -219,43 +222,41 @@ static enum status work_on(struct publish *p, struct item *x, uint64_t head, int
     }
     if (gone(p, x))
         return ST_OK;
-    if (finish)
-        return finish_item(p, x, row, e);
+    if (w->finish)
+        return finish_item(x, w, e);
     return assembly_head(x->a) > x->saved_head ? save_item(p, x, e) : ST_OK;
 }
 
 /* The thread holds the lock on entry and exit. */
 static void serve(struct publish *p, struct item *x)
 {
-    uint64_t head = x->head;
-    int finish = x->finish;
-    struct job_row row = x->row;
+    struct wanted w = x->want;
     struct err e = {0};
-    p->busy = x;
-    x->finish = 0;
+    x->want.finish = 0;
     pthread_mutex_unlock(&p->lock);
-    enum status st = work_on(p, x, head, finish, &row, &e);
+    enum status st = work_on(p, x, &w, &e);
     int forgotten = gone(p, x);
-    if (finish || st != ST_OK) {
+    if (w.finish || st != ST_OK) {
         assembly_close(x->a);
         x->a = NULL;
     }
-    if (!forgotten && st == ST_AGAIN && finish) { /* not a failure of the output */
-        pthread_mutex_lock(&p->lock);
-        x->finish = 1;
-        pthread_mutex_unlock(&p->lock);
-    } else if (!forgotten && st != ST_AGAIN && (finish || st != ST_OK)) {
+    if (w.finish && st == ST_OK)
+        x->saved_head = w.head; /* it is all there: nothing more is to be done until the loop has heard of it */
+    int failed = st != ST_OK && st != ST_AGAIN;
+    if (!forgotten && (failed || (w.finish && st == ST_OK))) {
         struct note *n = note_new(x->job->id);
-        n->published = finish;
-        n->failed = st != ST_OK;
+        n->published = w.finish;
+        n->failed = failed;
         snprintf(n->text, sizeof n->text, "%.590s", e.text);
-        x->failed = st != ST_OK;
         fault_point("daemon.publish.done");
         send_note(p, n);
     }
     pthread_mutex_lock(&p->lock);
+    if (st == ST_AGAIN && w.finish)
+        x->want.finish = 1; /* not a failure of the output */
+    if (failed)
+        x->failed = 1;
     x->rest_until_ms = clock_ms() + REST_MS;
-    p->busy = NULL;
     pthread_cond_broadcast(&p->settled);
 }
 
@@ -279,8 +280,8 @@ static struct item *next_item(struct publish *p, uint64_t *until_ms)
     for (struct item *x = p->items; x; x = x->next) {
         if (x->forgotten)
             return x;
-        int work = x->finish || (!x->failed && x->head > x->saved_head);
-        if (work && (now >= x->rest_until_ms || (x->finish && !x->rest_until_ms)))
+        int work = x->want.finish || (!x->failed && x->want.head > x->saved_head);
+        if (work && (now >= x->rest_until_ms || (x->want.finish && !x->rest_until_ms)))
             return x;
         if (work && x->rest_until_ms < *until_ms)
             *until_ms = x->rest_until_ms;
@@ -331,14 +332,21 @@ static struct item *item_of(struct publish *p, uint64_t job)
     return x;
 }
 
+static void want(struct item *x, uint64_t head, const struct job_row *row)
+{
+    x->want.head = head;
+    x->want.row = *row;
+    x->want.dims = x->job->dims;
+    snprintf(x->want.numerics, sizeof x->want.numerics, "%s", x->job->numerics);
+}
+
 void publish_head(struct publish *p, uint64_t job, uint64_t head)
 {
     struct sched_job_view v;
     pthread_mutex_lock(&p->lock);
     struct item *x = head && sched_job_view(p->d->core, job, &v) ? item_of(p, job) : NULL;
-    if (x && head > x->head) {
-        x->head = head;
-        x->row = *v.row;
+    if (x && head > x->want.head) {
+        want(x, head, v.row);
         pthread_cond_broadcast(&p->wake);
     }
     pthread_mutex_unlock(&p->lock);
@@ -353,9 +361,8 @@ void publish_finish(struct publish *p, uint64_t job)
     pthread_mutex_lock(&p->lock);
     struct item *x = item_of(p, job);
     BUG_IF(!x, "job %" PRIu64 " is to be published without its sources", job);
-    x->head = j->dataset.end;
-    x->row = *v.row;
-    x->finish = 1;
+    want(x, j->dataset.end, v.row);
+    x->want.finish = 1;
     x->failed = 0;
     x->rest_until_ms = 0;
     pthread_cond_broadcast(&p->wake);

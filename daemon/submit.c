@@ -125,8 +125,9 @@ static enum status prepare(struct submit *x, struct err *e)
         return err_nomem(e, "a job");
     TRY(output_resolve(j->output_path, j->spec.output_format, &j->out, e));
     j->out.part_bytes = j->spec.part_bytes;
+    TRY(overlap_inputs(&j->out, (const char *const *)j->spec.inputs.items, j->spec.inputs.count, e));
     TRY(open_dataset(x, e));
-    TRY(overlap_check(&j->out, (const char *const *)j->spec.inputs.items, j->spec.inputs.count, &j->dataset, e));
+    TRY(overlap_sources(&j->out, &j->dataset, e));
     TRY(allowed(x, e));
     TRY(modeldir_digest(j->spec.model, &j->model, e));
     TRY(job_derive(j, e));

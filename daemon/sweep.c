@@ -153,11 +153,6 @@ void sweep_second(struct sweep *s)
     uv_queue_work(&d->uv, &s->work, run, finished);
 }
 
-int sweep_busy(const struct sweep *s)
-{
-    return s->busy;
-}
-
 enum status sweep_open(struct daemon *d, uint64_t after_ms, struct err *e)
 {
     struct sweep *s = mem_zalloc(sizeof *s);

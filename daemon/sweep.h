@@ -11,7 +11,6 @@ struct sweep;
 /* Once a second: when the time has come, a thread goes through the folders of parts of the jobs that are not over, once. */
 MUST_USE enum status sweep_open(struct daemon *d, uint64_t after_ms, struct err *e);
 void sweep_second(struct sweep *s);
-int sweep_busy(const struct sweep *s);
 void sweep_close(struct daemon *d);
 
 #endif
