@@ -69,7 +69,7 @@ $(eval $(call LIB_RULE,worker,$(call OBJ,$(filter-out %/main.c,$(SRC_worker)))))
 $(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
 $(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
 # helpers of tests; an archive, so that each test takes only what it uses
-$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c)))
+$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/files.c)))
 
 LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
 $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)
@@ -100,6 +100,7 @@ $(B)/bench/engine: $(B)/obj/bench/engine.o $(call LIBS_OF,engine storage base)
 # a tiny random model for shell tests: build/tests/mkmodel DIR [seed] [hidden] [layers] [vocab]
 $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 	$(call LINK,$^)
+TEST_TOOLS := $(B)/tests/mkmodel
 # the simulator over the real core, and the same over a core in which bugs can be planted
 SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants
 OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/worker.c tests/sim/image.c)
