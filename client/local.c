@@ -69,12 +69,13 @@ enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
                              .max_record_bytes = s->max_record_bytes};
     if (s->format && !format_parse(s->format, &d.format))
         return err_set(e, ST_USER, "unknown format '%s'", s->format);
+    TRY(overlap_inputs(&l->out, d.inputs, d.input_count, e));
     TRY(dataset_open(&d, &l->data, e));
     for (size_t i = 0; i < l->data.count; i++) {
         l->bytes += l->data.sources[i].size_bytes;
         l->compressed |= l->data.sources[i].compression != COMPRESSION_NONE;
     }
-    enum status st = overlap_check(&l->out, d.inputs, d.input_count, &l->data, e);
+    enum status st = overlap_sources(&l->out, &l->data, e);
     if (st == ST_OK)
         st = writable(&l->out, e);
     if (st == ST_OK && !(l->work_dir = output_work_dir(&l->out)))

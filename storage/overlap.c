@@ -79,14 +79,19 @@ static enum status would_be_found(const struct output_spec *o, const char *input
     return ST_OK;
 }
 
-enum status overlap_check(const struct output_spec *o, const char *const *inputs, size_t input_count, const struct dataset *d, struct err *e)
+enum status overlap_inputs(const struct output_spec *o, const char *const *inputs, size_t input_count, struct err *e)
+{
+    for (size_t i = 0; i < input_count; i++)
+        TRY(would_be_found(o, inputs[i], e));
+    return ST_OK;
+}
+
+enum status overlap_sources(const struct output_spec *o, const struct dataset *d, struct err *e)
 {
     char *work = output_work_dir(o);
     if (!work)
         return err_nomem(e, "a path");
     enum status st = would_be_replaced(o, work, d, e);
-    for (size_t i = 0; i < input_count && st == ST_OK; i++)
-        st = would_be_found(o, inputs[i], e);
     mem_free(work);
     return st;
 }

@@ -106,11 +106,18 @@ static int is_link_to_folder(DIR *dir, const struct dirent *entry)
     return !is_folder(dir, entry, 0) && is_folder(dir, entry, 1);
 }
 
+/* Of a single-file output: "o.npy.ebb". */
+static int is_working_folder(DIR *dir, const struct dirent *entry)
+{
+    size_t n = strlen(entry->d_name);
+    return n > 4 && !strcmp(entry->d_name + n - 4, ".ebb") && is_folder(dir, entry, 0);
+}
+
 static enum status entry_found(struct hunt *h, const struct folder *f, DIR *dir, const struct dirent *entry, struct err *e)
 {
     const char *name = entry->d_name;
     if (f->name == EVERYTHING) {
-        if (name[0] == '.' || is_link_to_folder(dir, entry))
+        if (name[0] == '.' || is_link_to_folder(dir, entry) || is_working_folder(dir, entry))
             return ST_OK;
         return found(h, path_join(f->path, name), 0, e);
     }
