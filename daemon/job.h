@@ -17,6 +17,8 @@
 
 /* What the guard says of a job that waits for space; found again after a restart by these words. */
 #define JOB_GUARD_WORDS "not enough disk space: "
+/* What the publisher says when results are lost, so that only a new start helps: the same job with --force gets one. */
+#define JOB_DAMAGED_WORDS "the output is damaged: "
 
 struct job {
     uint64_t id;

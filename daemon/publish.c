@@ -247,7 +247,7 @@ static void serve(struct publish *p, struct item *x)
         struct note *n = note_new(x->job->id);
         n->published = w.finish;
         n->failed = failed;
-        snprintf(n->text, sizeof n->text, "%.590s", e.text);
+        snprintf(n->text, sizeof n->text, "%s%.560s", st == ST_CORRUPT ? JOB_DAMAGED_WORDS : "", e.text);
         fault_point("daemon.publish.done");
         send_note(p, n);
     }

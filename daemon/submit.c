@@ -338,6 +338,10 @@ static void attach(struct submit *x, struct job *j)
         replace(x, j->id, "the finished output was removed: the job starts anew");
         return;
     }
+    if (x->force && v.row->state == JOB_HELD && strncmp(v.row->reason, JOB_DAMAGED_WORDS, strlen(JOB_DAMAGED_WORDS)) == 0) {
+        replace(x, j->id, "its output was damaged: the job starts anew");
+        return;
+    }
     if (v.row->state == JOB_HELD || v.row->state == JOB_PAUSED) {
         struct sched_event ev = {.kind = SCHED_JOB_CONTROL, .job = j->id};
         ev.u.control.verb = VERB_RESUME;

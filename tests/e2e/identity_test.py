@@ -82,6 +82,26 @@ def test_refused_run_leaves_the_other_alone(dir):
     assert len(t.rows(out)) == 2000
 
 
+def test_damaged_output_is_made_anew_with_force(dir):
+    """Somebody shortens a file that is being written: nothing is papered over, and --force begins anew."""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: f"EBB_TEST_SLOW:1 record {i}")
+    base, out = os.path.join(dir, "base"), os.path.join(dir, "out")
+    env = {"EBB_TEST_HOOK": "1"}
+    t.ebb_run(t.tiny_model(), inp, base, env=env)
+    args = t.run_args(t.tiny_model(), inp, out, "--commit", "0.1s", "--lease", "0.5s")
+    p = subprocess.Popen(args, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    partial = os.path.join(out, "part-00000.jsonl.partial")
+    t.wait_for(lambda: os.path.exists(partial) and os.path.getsize(partial) > 1000, 20)
+    os.truncate(partial, 500)
+    o, e = p.communicate(timeout=60 * t.SLOW)
+    assert p.returncode == 4 and b"500 bytes" in e and b"--force" in e, (p.returncode, o, e)
+    rc, o, e = t.run(args, env=env)
+    assert rc == 4 and "part-00000.jsonl.partial' has 500 bytes" in e, (rc, o, e)
+    rc, o, e = t.run([*args, "--force"], env=env)
+    assert rc == 0, (rc, o, e)
+    t.same_output(base, out)
+
+
 def test_input_changed_while_it_runs(dir):
     """A source that changes under a job holds it; nothing wrong is written."""
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: f"EBB_TEST_SLOW:2 record {i}")
