@@ -13,6 +13,7 @@
 
 #include "base/path.h"
 #include "daemon/config.h"
+#include "tests/lib/files.h"
 
 static char dir[64], file[96];
 
@@ -35,10 +36,7 @@ static int teardown(void **state)
 
 static enum status read_text(struct config *c, const char *text, struct err *e)
 {
-    FILE *f = fopen(file, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    files_put(file, text, strlen(text));
     assert_int_equal(config_init(c, e), ST_OK);
     return config_read(c, file, e);
 }

@@ -23,6 +23,7 @@
 #include "base/path.h"
 #include "storage/modeldir.h"
 #include "storage/part.h"
+#include "tests/lib/files.h"
 #include "wire/sock.h"
 
 struct rig {
@@ -84,17 +85,12 @@ static inline void rig_open(struct rig *r, size_t lines)
     assert_int_equal(mkdir(r->model, 0700), 0);
     char config[128];
     snprintf(config, sizeof config, "%s/config.json", r->model);
-    FILE *f = fopen(config, "w");
-    assert_non_null(f);
-    fputs("{\"model_type\": \"bert\"}\n", f);
-    fclose(f);
+    static const char bert[] = "{\"model_type\": \"bert\"}\n";
+    files_put(config, bert, sizeof bert - 1);
     struct buf text = {0};
     for (size_t i = 0; i < lines; i++)
         assert_int_equal(buf_printf(&text, "{\"id\":%zu,\"text\":\"line %zu of the input\"}\n", i, i * 7919 % 1000), 0);
-    f = fopen(r->input, "w");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text.data, 1, text.len, f), text.len);
-    fclose(f);
+    files_put(r->input, text.data, text.len);
     r->text = text.data;
     r->text_len = text.len;
     r->zmq = zmq_ctx_new();

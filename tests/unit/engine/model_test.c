@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <ftw.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,18 +18,12 @@
 #include <xmmintrin.h>
 
 #include "base/mem.h"
+#include "base/path.h"
+#include "tests/lib/files.h"
 #include "tests/lib/tinymodel.h"
 #include "workers/engine/model.h"
 
 static char dir[] = "/tmp/ebb-model-test-XXXXXX";
-
-static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *f)
-{
-    (void)s;
-    (void)kind;
-    (void)f;
-    return remove(path);
-}
 
 static int make_dir(void **state)
 {
@@ -42,7 +35,8 @@ static int make_dir(void **state)
 static int drop_dir(void **state)
 {
     (void)state;
-    return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    struct err e;
+    return path_remove_tree(dir, &e) != ST_OK;
 }
 
 static void tiny(const struct tinymodel *t)
@@ -92,10 +86,7 @@ static char *path_of(const char *name)
 
 static void put(const char *name, const void *data, size_t n)
 {
-    FILE *f = fopen(path_of(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    files_put(path_of(name), data, n);
 }
 
 static void put_text(const char *name, const char *s)

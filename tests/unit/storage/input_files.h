@@ -21,6 +21,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "storage/reader.h"
+#include "tests/lib/files.h"
 
 #define assert_ok(call)                                                                                                          \
     do {                                                                                                                         \
@@ -67,10 +68,7 @@ static inline char *put(const char *dir, const char *name, const void *data, siz
 {
     char *path = path_join(dir, name);
     assert_non_null(path);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
+    files_put(path, data, len);
     return path;
 }
 

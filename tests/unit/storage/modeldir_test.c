@@ -4,7 +4,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <ftw.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +12,12 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/path.h"
 #include "storage/modeldir.h"
+#include "tests/lib/files.h"
 #include "tests/lib/tinymodel.h"
 
 static char dir[] = "/tmp/ebb-modeldir-test-XXXXXX";
-
-static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *f)
-{
-    (void)s;
-    (void)kind;
-    (void)f;
-    return remove(path);
-}
 
 static int make_dir(void **state)
 {
@@ -36,7 +29,8 @@ static int make_dir(void **state)
 static int drop_dir(void **state)
 {
     (void)state;
-    return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    struct err e;
+    return path_remove_tree(dir, &e) != ST_OK;
 }
 
 static const char *path_of(const char *name)
@@ -48,10 +42,7 @@ static const char *path_of(const char *name)
 
 static void put(const char *name, const char *text)
 {
-    FILE *f = fopen(path_of(name), "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    files_put(path_of(name), text, strlen(text));
 }
 
 static struct model_digest digest(void)

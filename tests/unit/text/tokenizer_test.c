@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "tests/lib/files.h"
 #include "workers/text/tokenizer.h"
 
 static char dir[] = "/tmp/ebb-tokenizer-XXXXXX";
@@ -24,10 +25,7 @@ static void put_file(const char *name, const char *data, size_t len)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
+    files_put(path, data, len);
 }
 
 static void drop_files(void)

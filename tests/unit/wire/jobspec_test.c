@@ -13,15 +13,8 @@
 
 #include "base/mem.h"
 #include "base/path.h"
+#include "tests/lib/files.h"
 #include "wire/jobspec.h"
-
-/* A small file, not synced: these are many. */
-static int put(const char *path, const char *text, size_t len)
-{
-    FILE *f = fopen(path, "w");
-    int failed = !f || fwrite(text, 1, len, f) != len;
-    return (f && fclose(f)) || failed ? -1 : 0;
-}
 
 static char folder[] = "/tmp/ebb-jobspec-XXXXXX";
 
@@ -45,7 +38,7 @@ static int drop_folder(void **state)
 
 static enum status from_yaml(struct jobspec *s, const char *text, struct err *e)
 {
-    assert_int_equal(put("job.yaml", text, strlen(text)), 0);
+    files_put("job.yaml", text, strlen(text));
     assert_int_equal(jobspec_init(s, e), ST_OK);
     return jobspec_from_yaml(s, "job.yaml", e);
 }
@@ -200,7 +193,7 @@ static void paths_are_those_of_the_files_folder(void **state)
     struct err e;
     char path[128];
     assert_int_equal(path_make_dirs("jobs", 0777, &e), ST_OK);
-    assert_int_equal(put("jobs/a.yaml", "model: ../m\ninput: '-'\n", 23), 0);
+    files_put("jobs/a.yaml", "model: ../m\ninput: '-'\n", 23);
     assert_int_equal(jobspec_init(&s, &e), ST_OK);
     assert_int_equal(jobspec_from_yaml(&s, "jobs/a.yaml", &e), ST_OK);
     snprintf(path, sizeof path, "%s/m", folder);
@@ -469,7 +462,7 @@ static enum status make_flags(struct jobspec *s, struct err *e)
 static void allocation_failures(void **state)
 {
     (void)state;
-    assert_int_equal(put("job.yaml", full_yaml, sizeof full_yaml - 1), 0);
+    files_put("job.yaml", full_yaml, sizeof full_yaml - 1);
     sweep(make_yaml);
     sweep(make_json);
     sweep(make_flags);

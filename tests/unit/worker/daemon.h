@@ -27,6 +27,7 @@
 #include "storage/dataset.h"
 #include "storage/modeldir.h"
 #include "storage/part.h"
+#include "tests/lib/files.h"
 #include "tests/lib/tinymodel.h"
 #include "wire/blackbox.h"
 #include "wire/jobspec.h"
@@ -77,14 +78,6 @@ static char *worker_path(void)
     assert_non_null(at);
     strcpy(at, "/bin/ebb-worker");
     return path;
-}
-
-static void write_text(const char *path, const char *text, size_t len)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
 }
 
 static struct daemon *daemon_new(void)

@@ -41,7 +41,7 @@ static void make_input(struct daemon *d)
         }
         if (i == 299 || i == RECORDS - 1) {
             snprintf(path[source], sizeof path[source], "%s/in%zu.jsonl", d->dir, source);
-            write_text(path[source], b.data, b.len);
+            files_put(path[source], b.data, b.len);
             buf_clear(&b);
             source += 2;
             line = 0;
@@ -51,7 +51,7 @@ static void make_input(struct daemon *d)
     mem_free(errors_wanted);
     errors_wanted = (char *)(uintptr_t)buf_cstr(&wrong);
     snprintf(path[1], sizeof path[1], "%s/in1.jsonl", d->dir);
-    write_text(path[1], "\n\n\n", 3);
+    files_put(path[1], "\n\n\n", 3);
     const char *inputs[] = {path[0], path[1], path[2]};
     struct dataset_spec spec = {.inputs = inputs, .input_count = 3};
     if (dataset_open(&spec, &d->data, &e) != ST_OK)
@@ -204,7 +204,7 @@ static void other_input(struct daemon *d, const char *name, const char *text, si
     char path[200];
     struct err e;
     snprintf(path, sizeof path, "%s/%s", d->dir, name);
-    write_text(path, text, len);
+    files_put(path, text, len);
     dataset_release(&d->data);
     const char *inputs[] = {path};
     assert_int_equal(dataset_open(&(struct dataset_spec){.inputs = inputs, .input_count = 1}, &d->data, &e), ST_OK);
@@ -494,7 +494,7 @@ static void a_changed_source_holds_the_job(void **state)
     begin(d, "1");
     char path[200];
     snprintf(path, sizeof path, "%s/in2.jsonl", d->dir);
-    write_text(path, "{}\n", 3);
+    files_put(path, "{}\n", 3);
     say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
     HEAR_UNTIL(d, d->job_faults);
     assert_non_null(strstr(d->fault_text, "in2.jsonl"));
