@@ -9,7 +9,7 @@
 
 #define PREFIX "EBB_TEST_"
 /* Where there is no limit, 1 TiB passes for all memory; less where an instrumented allocator touches it. */
-#ifdef __SANITIZE_ADDRESS__
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define MOST_CHUNKS 64
 #else
 #define MOST_CHUNKS (1 << 16)
