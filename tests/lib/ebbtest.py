@@ -23,7 +23,8 @@ WORKER = os.path.join(BUILD, "bin", "ebb-worker")
 MINILM = os.environ.get("EBB_TEST_MODEL", os.path.join(TOP, "build/demo/all-MiniLM-L6-v2"))
 GLOSSES = os.path.join(TOP, "build/demo/glosses.jsonl")
 SOAK = bool(os.environ.get("EBB_SOAK"))
-SLOW = 5 if os.environ.get("SANITIZE") else 1  # instrumented programs take longer
+SANITIZE = os.environ.get("SANITIZE")
+SLOW = 5 if SANITIZE else 1  # instrumented programs take longer
 
 _models = {}
 
