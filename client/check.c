@@ -129,6 +129,9 @@ static void print_sample(struct check *c)
         else
             print_field("sample", "%s record%s: median %s tokens, longest %s (the model takes %s)", n, c->count == 1 ? "" : "s", a, b, most);
     }
+    char words[512];
+    for (size_t k = 0; local_absent(&c->spec, &c->sample, k, words, sizeof words); k++)
+        print_field("note", "%s", words);
     if (c->bad)
         print_field("errors", "%zu of the first %s records:", c->bad, units_count(n, (double)c->sample.records));
     json_array_foreach(c->errors, i, bad)

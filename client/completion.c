@@ -28,12 +28,19 @@ static void bash_word(const char *word, size_t len, const char *summary)
     printf("%.*s ", (int)len, word);
 }
 
+/* What stands behind a command's options. */
+static const char *operand_kind(const struct opt_command *t)
+{
+    const char *o = t->operands ? t->operands : "";
+    return strstr(o, "JOB.yaml") || strstr(o, "DIR") ? "file" : strstr(o, "JOB") ? "job" : "none";
+}
+
 static int bash(void)
 {
     struct err e;
     fputs("# bash completion for ebb, made by 'ebb completion bash'\n"
           "_ebb()\n{\n"
-          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} options=\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} options= operand=\n"
           "    COMPREPLY=()\n"
           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
           "        COMPREPLY=($(compgen -W \"help --help --version ",
@@ -44,7 +51,7 @@ static int bash(void)
           "    if [ \"${COMP_WORDS[1]}\" = model ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
           "        COMPREPLY=($(compgen -W \"inspect bench\" -- \"$cur\"))\n        return\n    fi\n"
           "    case $prev in\n"
-          "    --model|--input|--output|--socket) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n",
+          "    --model|--input|--output|--socket) mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); return ;;\n",
           stdout);
     /* options whose argument is a word of a few */
     fputs("    --precision) COMPREPLY=($(compgen -W \"auto f32\" -- \"$cur\")); return ;;\n"
@@ -61,12 +68,20 @@ static int bash(void)
         printf("    \"%s\") options=\"--help", commands[i]->name);
         for (size_t j = 0; j < t->opt_count; j++)
             printf(" --%s", t->opts[j].name);
-        puts("\" ;;");
+        printf("\" operand=%s ;;\n", operand_kind(t));
     }
-    fputs("    esac\n"
+    fputs("    completion) operand=shell ;;\n    help) operand=command ;;\n    esac\n"
           "    case $cur in\n"
-          "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$cur\")) ;;\n"
-          "    *) COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
+          "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$cur\")); return ;;\n"
+          "    esac\n"
+          "    case $operand in\n"
+          "    file) mapfile -t COMPREPLY < <(compgen -f -- \"$cur\") ;;\n"
+          "    job) COMPREPLY=($(compgen -W \"$(ebb jobs --all --json 2>/dev/null | sed -n 's/^{\"job\":\\([0-9]*\\),.*/\\1/p')\" -- \"$cur\")) ;;\n"
+          "    shell) COMPREPLY=($(compgen -W \"bash zsh\" -- \"$cur\")) ;;\n"
+          "    command) COMPREPLY=($(compgen -W \"",
+          stdout);
+    each_first_word(bash_word);
+    fputs("\" -- \"$cur\")) ;;\n"
           "    esac\n}\n"
           "complete -o filenames -F _ebb ebb\n",
           stdout);
@@ -124,7 +139,9 @@ static int zsh(void)
             }
             putchar('\'');
         }
-        puts(" \\\n            '*:file:_files' ;;");
+        if (strcmp(operand_kind(t), "file") == 0)
+            fputs(" \\\n            '*:file:_files'", stdout);
+        puts(" ;;");
     }
     fputs("    esac\n}\n_ebb \"$@\"\n", stdout);
     return EXIT_DONE;

@@ -47,7 +47,7 @@ static enum status writable(const struct output_spec *o, struct err *e)
     else if (!S_ISDIR(s.st_mode))
         st = err_set(e, ST_USER, "'%s' is a file, but the output '%s' needs a folder there; choose another --output", p, o->path);
     else if (access(p, W_OK | X_OK))
-        st = err_errno(e, ST_ENV, errno, "cannot write into '%s' for the output '%s'; choose another --output, or ask for the right", p, o->path);
+        st = err_set(e, ST_ENV, "cannot write into '%s' for the output '%s': %s; choose another --output, or ask for the right", p, o->path, strerror(errno));
     mem_free(p);
     return st;
 }
@@ -132,6 +132,39 @@ static enum status check_column(const struct source *src, const struct columns *
                    short_path(src->path), field, all, near);
 }
 
+/* Which of the fields to keep it has. */
+static enum status see_kept(const struct jobspec *s, const struct record *r, struct sample *out, struct err *e)
+{
+    char *text = r->keep_len ? mem_printf("{%.*s}", (int)r->keep_len - 1, r->keep_json + 1) : NULL;
+    json_t *o = text ? json_loads(text, JSON_DECODE_INT_AS_REAL, NULL) : NULL;
+    if (r->keep_len && !text)
+        return err_nomem(e, "a record");
+    for (size_t i = 0; i < s->keep.count && i < 64; i++) {
+        const json_t *v = json_object_get(o, s->keep.items[i]);
+        if (!o || (v && !json_is_null(v))) /* what cannot be read again is not judged */
+            out->kept |= (uint64_t)1 << i;
+    }
+    json_decref(o);
+    mem_free(text);
+    return ST_OK;
+}
+
+const char *local_absent(const struct jobspec *s, const struct sample *sample, size_t i, char *out, size_t size)
+{
+    char n[UNITS_MAX];
+    units_count(n, (double)sample->good);
+    if (sample->good && s->id && !sample->with_id && i-- == 0) {
+        snprintf(out, size, "none of the first %s records has an id in '%s' (--id): rows would have no id", n, s->id);
+        return out;
+    }
+    for (size_t k = 0; sample->good && k < s->keep.count && k < 64; k++)
+        if (!(sample->kept >> k & 1) && i-- == 0) {
+            snprintf(out, size, "none of the first %s records has a field '%s' (--keep): rows would have null there", n, s->keep.items[k]);
+            return out;
+        }
+    return NULL;
+}
+
 static enum status sample_source(struct sampling *g, const struct source *src, struct err *e)
 {
     const struct jobspec *s = g->s;
@@ -173,6 +206,12 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
         g->out->records++;
         g->out->bad += record.error != RECORD_NONE;
         g->out->bytes = before + (src->compression == COMPRESSION_NONE ? raw.end : reader_bytes(r));
+        if (record.error == RECORD_NONE && g->out->good < SAMPLE_LOOKED) {
+            g->out->good++;
+            g->out->with_id += record.id_json != NULL;
+            if (s->keep.count && (st = see_kept(s, &record, g->out, e)) != ST_OK)
+                break;
+        }
         if (record.error == RECORD_MISSING_FIELD && g->missing++ == 0) {
             g->first_path = src->path;
             if (buf_add(&g->first_missing, raw.data, raw.len))

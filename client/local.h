@@ -26,6 +26,8 @@ struct sample {
     uint64_t records, bad;
     uint64_t bytes;   /* at rest, that these records take */
     int whole;        /* the dataset ended within the sample: the figures are exact */
+    uint64_t good, with_id; /* of the first SAMPLE_LOOKED */
+    uint64_t kept;    /* bit i: some of these has the i-th field that is to be kept */
 };
 struct sample_record {
     const struct source *source;
@@ -37,6 +39,9 @@ struct sample_record {
    field that no record has, with the fields that there are. */
 MUST_USE enum status local_sample(const struct local *l, const struct jobspec *s, uint64_t least, uint64_t bytes, uint64_t ms,
                                   void (*visit)(void *arg, const struct sample_record *r), void *arg, struct sample *out, struct err *e);
+#define SAMPLE_LOOKED 200
+/* The i-th name among --id and --keep that no record of the sample has, in words; NULL: there are no more. A slip would cost a night: rows without ids. */
+const char *local_absent(const struct jobspec *s, const struct sample *sample, size_t i, char *out, size_t size);
 /* Records of the whole dataset, at a guess unless `whole`. */
 double local_guess(const struct local *l, const struct jobspec *s, const struct sample *sample);
 

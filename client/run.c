@@ -19,6 +19,7 @@
 
 #define DEATHS_MAX 5      /* of the daemon, in a row, without a record done in between */
 #define SUBMIT_MS 600000  /* a dataset of ten million files takes its time to list */
+#define WORKERS_MAX 4096  /* as ebbd has it */
 #define POLL_ANSWER_MS 1000 /* then we look whether it lives */
 
 static struct private_opts started_with;
@@ -114,6 +115,8 @@ static void introduce(struct run *r)
     if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK) {
         say("input   %s", local_count_words(&r->local, local_guess(&r->local, &r->spec, &sample), sample.whole, words, sizeof words));
         r->follow.records_total = sample.whole ? sample.records : 0;
+        for (size_t i = 0; local_absent(&r->spec, &sample, i, words, sizeof words); i++)
+            say("note    %s", words);
     }
     uint64_t workers = started_with.workers ? started_with.workers : 1;
     uint32_t cores = local_processors();
@@ -301,6 +304,8 @@ static int run_run(int operand_count, char **operands)
     r.follow.poll = poll_job;
     r.follow.arg = &r;
     r.follow.own_machine = 1;
+    if (started_with.workers > WORKERS_MAX)
+        return fail_with(ST_USER, "--workers takes at most %d, not %" PRIu64, WORKERS_MAX, started_with.workers);
     if (spec_read(&r.spec, operand_count, operands, &e) != ST_OK)
         return fail(&e);
     struct sample sample;

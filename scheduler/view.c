@@ -63,7 +63,7 @@ static void why_no_lease(const struct sched *s, const struct job *j, char *out, 
         SAY("its model needs %.1f GiB, the largest worker has %.1f GiB", (double)j->row.params.model_bytes / (1 << 30),
             (double)most_memory / (1 << 30));
     else if (numerics && numerics + draining == here)
-        SAY("none of the %zu workers computes with the numerics with which the job began (--numerics any lifts this)", here);
+        SAY("none of the %zu workers computes with the numerics with which the job began", here);
     else
         SAY("none of %zu workers can run it: %zu compute with other numerics, %zu have too little memory, %zu could not load its "
             "model, %zu are on hosts that crash, %zu are leaving", here, numerics, memory, model, benched, draining);

@@ -1,7 +1,7 @@
 # bash completion for ebb, made by 'ebb completion bash'
 _ebb()
 {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} options=
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} options= operand=
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "help --help --version run check submit jobs status why watch errors results pause resume cancel retry rm workers drain model doctor " -- "$cur"))
@@ -13,7 +13,7 @@ _ebb()
         return
     fi
     case $prev in
-    --model|--input|--output|--socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --model|--input|--output|--socket) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --precision) COMPREPLY=($(compgen -W "auto f32" -- "$cur")); return ;;
     --format) COMPREPLY=($(compgen -W "jsonl csv tsv lines" -- "$cur")); return ;;
     --output-format) COMPREPLY=($(compgen -W "jsonl npy" -- "$cur")); return ;;
@@ -21,29 +21,36 @@ _ebb()
     --on-long) COMPREPLY=($(compgen -W "truncate error" -- "$cur")); return ;;
     esac
     case $command in
-    "run") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" ;;
-    "check") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" ;;
-    "submit") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --json" ;;
-    "jobs") options="--help --all --json --socket" ;;
-    "status") options="--help --json --socket" ;;
-    "why") options="--help --json --socket" ;;
-    "watch") options="--help --json --socket" ;;
-    "errors") options="--help --limit --code --json --socket" ;;
-    "results") options="--help --cat --json --socket" ;;
-    "pause") options="--help --json --socket" ;;
-    "resume") options="--help --max-errors --json --socket" ;;
-    "cancel") options="--help --json --socket" ;;
-    "retry") options="--help --json --socket" ;;
-    "rm") options="--help --force --json --socket" ;;
-    "workers") options="--help --json --socket" ;;
-    "drain") options="--help --stay --json --socket" ;;
-    "model inspect") options="--help --json" ;;
-    "model bench") options="--help --lanes --seconds --json" ;;
-    "doctor") options="--help --json --socket" ;;
+    "run") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" operand=file ;;
+    "check") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" operand=file ;;
+    "submit") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --json" operand=file ;;
+    "jobs") options="--help --all --json --socket" operand=none ;;
+    "status") options="--help --json --socket" operand=job ;;
+    "why") options="--help --json --socket" operand=job ;;
+    "watch") options="--help --json --socket" operand=job ;;
+    "errors") options="--help --limit --code --json --socket" operand=job ;;
+    "results") options="--help --cat --json --socket" operand=job ;;
+    "pause") options="--help --json --socket" operand=job ;;
+    "resume") options="--help --max-errors --json --socket" operand=job ;;
+    "cancel") options="--help --json --socket" operand=job ;;
+    "retry") options="--help --json --socket" operand=job ;;
+    "rm") options="--help --force --json --socket" operand=job ;;
+    "workers") options="--help --json --socket" operand=none ;;
+    "drain") options="--help --stay --json --socket" operand=none ;;
+    "model inspect") options="--help --json" operand=file ;;
+    "model bench") options="--help --lanes --seconds --json" operand=file ;;
+    "doctor") options="--help --json --socket" operand=none ;;
+    completion) operand=shell ;;
+    help) operand=command ;;
     esac
     case $cur in
-    -*) COMPREPLY=($(compgen -W "$options" -- "$cur")) ;;
-    *) COMPREPLY=($(compgen -f -- "$cur")) ;;
+    -*) COMPREPLY=($(compgen -W "$options" -- "$cur")); return ;;
+    esac
+    case $operand in
+    file) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    job) COMPREPLY=($(compgen -W "$(ebb jobs --all --json 2>/dev/null | sed -n 's/^{"job":\([0-9]*\),.*/\1/p')" -- "$cur")) ;;
+    shell) COMPREPLY=($(compgen -W "bash zsh" -- "$cur")) ;;
+    command) COMPREPLY=($(compgen -W "run check submit jobs status why watch errors results pause resume cancel retry rm workers drain model doctor " -- "$cur")) ;;
     esac
 }
 complete -o filenames -F _ebb ebb

@@ -97,6 +97,33 @@ static void fields(void **state)
     assert_true(sample.records == 0 && sample.whole);
 }
 
+/* A slip in --id or --keep is said before the night, though it may be meant. */
+static void absent(void **state)
+{
+    (void)state;
+    char words[512];
+    struct jobspec s;
+    struct sample sample;
+    struct local l;
+    put("k.jsonl", "{\"id\":1,\"text\":\"x\",\"stars\":5}\n{\"id\":2,\"text\":\"y\",\"lang\":null}\n{bad\n");
+    job(&s, "k.jsonl", "text, id: idd, keep: [stars, lang, zz]");
+    assert_int_equal(local_open(&l, &s, &e), ST_OK);
+    assert_int_equal(local_sample(&l, &s, 5, 1000, 1000, NULL, NULL, &sample, &e), ST_OK);
+    assert_string_equal(local_absent(&s, &sample, 0, words, sizeof words), "none of the first 2 records has an id in 'idd' (--id): rows would have no id");
+    assert_string_equal(local_absent(&s, &sample, 1, words, sizeof words),
+                        "none of the first 2 records has a field 'lang' (--keep): rows would have null there");
+    assert_non_null(strstr(local_absent(&s, &sample, 2, words, sizeof words), "'zz'"));
+    assert_null(local_absent(&s, &sample, 3, words, sizeof words));
+    local_release(&l);
+    jobspec_release(&s);
+    job(&s, "k.jsonl", "text, id: id, keep: [stars]");
+    assert_int_equal(local_open(&l, &s, &e), ST_OK);
+    assert_int_equal(local_sample(&l, &s, 5, 1000, 1000, NULL, NULL, &sample, &e), ST_OK);
+    assert_null(local_absent(&s, &sample, 0, words, sizeof words));
+    local_release(&l);
+    jobspec_release(&s);
+}
+
 static void refused(void **state)
 {
     (void)state;
@@ -240,7 +267,7 @@ static void a_job_file_and_flags(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fields),         cmocka_unit_test(refused), cmocka_unit_test(guesses),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fields),         cmocka_unit_test(refused), cmocka_unit_test(absent), cmocka_unit_test(guesses),
                                        cmocka_unit_test(standard_input), cmocka_unit_test(speed),   cmocka_unit_test(a_job_file_and_flags)};
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }
