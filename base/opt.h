@@ -19,7 +19,7 @@ enum opt_type {
 };
 
 struct opt_list {
-    const char **items; /* mem_free by the owner; the texts point into argv, or into split_copy */
+    const char **items; /* mem_free by the owner; the texts point into argv, or into copies */
     size_t count, cap;
     char **copies;
     size_t copy_count, copy_cap;

@@ -1,6 +1,6 @@
 /* The daemon's one loop, and the core behind it. loop.c is the only caller of sched_step.
 
-   Each step's rows go into the open group of apply.c, its messages behind them. Whatever fails in writing ends in loop_recover, which is
+   Each step's rows go into the open group of apply.c, its messages behind them. Whatever fails in writing ends in recover() of loop.c, which is
    also how the daemon starts: reopen the store, raise the generation, replay every row into a new core, ask the workers to say hello. */
 #ifndef EBB_DAEMON_LOOP_H
 #define EBB_DAEMON_LOOP_H

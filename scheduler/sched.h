@@ -161,7 +161,7 @@ struct sched_event {
     } u;
 };
 
-enum ack_verdict { ACK_DONE, ACK_STALE, ACK_FAULT }; /* STALE: the lease is not yours any more; throw the part away */
+enum ack_verdict { ACK_DONE, ACK_STALE, ACK_FAULT }; /* STALE: the lease is not yours any more, forget it; the part stays, the sweep knows its fate */
 
 /* action, its members. The first five are rows. */
 #define SCHED_ACTION_MAP(X)                                                                                                      \

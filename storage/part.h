@@ -53,8 +53,8 @@ void part_path(char *out, size_t size, const char *dir, uint64_t job, uint64_t e
    show it. */
 MUST_USE enum status part_verify(const char *dir, uint64_t job, uint64_t epoch, uint64_t seq, uint64_t size_bytes, uint32_t wait_ms,
                                  struct err *e);
-/* Deletes files of the job's folder of parts that no row names: `named` tells whether (epoch, seq) has a row, `held` whether the epoch
-   is still held by a worker. Nothing else is touched. */
+/* Deletes files of the job's folder of parts but those that are to be kept: `keep` says so of (epoch, seq) that has a row, or of which a worker
+   still holds the epoch. What is no part is not touched. */
 MUST_USE enum status part_sweep(const char *dir, uint64_t job, int (*keep)(void *arg, uint64_t epoch, uint64_t seq), void *arg,
                                 uint64_t *removed, struct err *e);
 

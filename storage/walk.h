@@ -1,8 +1,7 @@
 /* The files that an input names: a file, a folder (all files below it), or a pattern. Patterns: * ? [...] within a name, ** for any
    number of folders; what a pattern's last name matches counts as if it had been given itself, so a folder brings all files below
-   it. Names that begin with '.' are left out unless spelt so, and so
-   are, below a folder, the working folders of outputs (*.ebb). Links to files are followed, links to folders only where they are named or
-   matched by * ? [...], so that no loop is walked. */
+   it. Names that begin with '.' are left out unless spelt so, and so are, below a folder, the working folders of outputs (*.ebb). Links to
+   files are followed, links to folders only where they are named or matched by * ? [...], so that no loop is walked. */
 #ifndef EBB_STORAGE_WALK_H
 #define EBB_STORAGE_WALK_H
 
