@@ -19,6 +19,7 @@ void view_read(struct view *v, const json_t *job)
     snprintf(v->state, sizeof v->state, "%s", text_of(job, "state"));
     snprintf(v->reason, sizeof v->reason, "%s", text_of(job, "reason"));
     snprintf(v->waits_for, sizeof v->waits_for, "%s", text_of(job, "waits_for"));
+    v->passing = json_is_true(json_object_get(job, "passing"));
     v->fraction = number_of(job, "fraction", 0);
     if (v->fraction < before && strcmp(v->state, "canceled") != 0)
         v->fraction = before;
@@ -42,7 +43,7 @@ int view_over(const struct view *v)
 
 int view_stands(const struct view *v)
 {
-    return strcmp(v->state, "held") == 0 || strcmp(v->state, "paused") == 0;
+    return (strcmp(v->state, "held") == 0 && !v->passing) || strcmp(v->state, "paused") == 0;
 }
 
 int progress_percent(const struct view *v)
@@ -100,6 +101,8 @@ char *progress_line(const struct view *v, int width, char *out, size_t size)
         snprintf(pieces[DONE], sizeof pieces[0], "%s record%s", units_count(a, (double)v->records_done), v->records_done == 1 ? "" : "s");
     if (publishing)
         snprintf(pieces[RATE], sizeof pieces[0], "writing the output");
+    else if (v->passing) /* "not enough disk space: 3 MiB free for ...; ...": all of it only where there is room */
+        snprintf(pieces[RATE], sizeof pieces[0], "waits: %.*s", (int)strcspn(v->reason, width > 0 ? ":;" : ";"), v->reason);
     else if (strcmp(v->state, "running") != 0)
         snprintf(pieces[RATE], sizeof pieces[0], "%s", v->state);
     else if (v->records_per_s > 0)

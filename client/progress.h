@@ -9,6 +9,7 @@
 struct view {
     uint64_t job;
     char name[201], state[16], reason[512], waits_for[256];
+    int passing;           /* held by something that passes by itself, e.g. a full disk */
     double fraction;       /* 0..1; never goes back, see view_read */
     uint64_t records_done, rows, errors, quarantined, bytes_done, bytes_total;
     double records_guess;  /* -1: not known */

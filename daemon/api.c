@@ -135,7 +135,7 @@ json_t *api_job(struct daemon *d, uint64_t id)
                           (json_int_t)c->quarantined, "redone", (json_int_t)c->redone, "records_per_s", v.records_per_s, "bytes_per_s", v.bytes_per_s,
                           "seconds_left", number_or_null(worth, left > 0 ? left : 0), "workers", (json_int_t)v.workers, "workers_wanted",
                           (json_int_t)wanted);
-    json_t *more = json_pack("{s:I, s:I, s:I, s:s, s:s, s:s, s:I}", "submitted_ms", (json_int_t)r->submitted_ms, "finished_ms",
+    json_t *more = json_pack("{s:b, s:I, s:I, s:I, s:s, s:s, s:s, s:I}", "passing", job_waits_for_space(r), "submitted_ms", (json_int_t)r->submitted_ms, "finished_ms",
                              (json_int_t)r->finished_ms, "sources", (json_int_t)j->source_count, "format", format_name(j->format), "precision",
                              j->spec.precision, "numerics", j->numerics, "dims", (json_int_t)j->dims);
     if (!o || !more || json_object_update(o, more)) {
@@ -233,7 +233,7 @@ static void verb_why(struct call *c)
         snprintf(text, sizeof text, "job %" PRIu64 " is held: %s", r->id, r->reason);
         if (r->counts.errors)
             failed = failed || advise(advice, "ebb errors %" PRIu64, r->id);
-        if (j->guarded)
+        if (job_waits_for_space(r))
             break; /* it goes on by itself */
         if (strstr(r->reason, "allowed"))
             failed = failed || advise(advice, "ebb resume %" PRIu64 " --max-errors 5%%", r->id);
@@ -356,7 +356,6 @@ static void verb_resume(struct call *c)
     publish_forget(c->d->publish, j->id); /* what failed there is tried again */
     if (!call_control(c, &ev, VERB_RESUME))
         return;
-    j->guarded = 0;
     call_answer(c, api_job(c->d, j->id));
 }
 

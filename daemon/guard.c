@@ -14,6 +14,7 @@
 #include "daemon/publish.h"
 
 #define EVERY_S 5
+#define MOST_WAIT_MS 600000
 
 struct place {
     uint64_t job;
@@ -61,9 +62,6 @@ static void hold(struct daemon *d, uint64_t job, const char *path, uint64_t free
     ev.u.control.verb = VERB_HOLD;
     ev.u.control.text = text;
     ev.u.control.wall_ms = clock_wall_ms();
-    struct job *j = job_find(d, job);
-    if (j)
-        j->guarded = 1;
     loop_tell(d, &ev);
 }
 
@@ -74,7 +72,15 @@ static void go_on(struct daemon *d, struct job *j)
     ev.u.control.max_errors = UINT64_MAX - 1;
     ev.u.control.max_errors_ppm = UINT32_MAX - 1;
     ev.u.control.wall_ms = clock_wall_ms();
-    j->guarded = 0;
+    uint64_t now = clock_ms();
+    if (now < j->space_ms)
+        return;
+    /* What statvfs counts as free may be of no use (no inodes, a quota): it is tried again ever more slowly. */
+    if (!j->space_wait_ms || now - j->space_ms > MOST_WAIT_MS)
+        j->space_wait_ms = EVERY_S * 1000;
+    else
+        j->space_wait_ms = 2 * j->space_wait_ms < MOST_WAIT_MS ? 2 * j->space_wait_ms : MOST_WAIT_MS;
+    j->space_ms = now + j->space_wait_ms;
     log_info("job %" PRIu64 ": there is space again", j->id);
     publish_forget(d->publish, j->id);
     loop_tell(d, &ev);
@@ -96,7 +102,7 @@ static void seen(uv_work_t *work, int status)
         uint64_t free_bytes = state_short ? g->state_free : p->free_bytes;
         if (v.row->state == JOB_RUNNING && free_bytes < least)
             hold(d, p->job, state_short ? g->state_dir : p->path, free_bytes);
-        else if (v.row->state == JOB_HELD && j->guarded && free_bytes >= enough)
+        else if (job_waits_for_space(v.row) && free_bytes >= enough)
             go_on(d, j);
     }
     places_free(g);
@@ -114,7 +120,7 @@ void guard_second(struct guard *g)
     size_t i = 0;
     for (struct job *j; (j = map_next(&d->jobs->by_id, &i));) {
         struct sched_job_view v;
-        if (!sched_job_view(d->core, j->id, &v) || !(v.row->state == JOB_RUNNING || (v.row->state == JOB_HELD && j->guarded)))
+        if (!sched_job_view(d->core, j->id, &v) || !(v.row->state == JOB_RUNNING || job_waits_for_space(v.row)))
             continue;
         struct place *p = &g->places[g->count];
         p->job = j->id;

@@ -1,6 +1,7 @@
 #include "daemon/job.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,11 @@
 struct job *job_find(struct daemon *d, uint64_t id)
 {
     return d->jobs ? map_find(&d->jobs->by_id, id) : NULL;
+}
+
+int job_waits_for_space(const struct job_row *row)
+{
+    return row->state == JOB_HELD && (strncmp(row->reason, JOB_GUARD_WORDS, strlen(JOB_GUARD_WORDS)) == 0 || strstr(row->reason, strerror(ENOSPC)));
 }
 
 struct job *job_hold(struct job *j)
@@ -229,7 +235,6 @@ static enum status restore_job(struct restore *r, const struct job_row *row, str
     }
     j->next_event = r->last_event;
     j->source_count = known->count;
-    j->guarded = row->state == JOB_HELD && strncmp(row->reason, JOB_GUARD_WORDS, strlen(JOB_GUARD_WORDS)) == 0;
     if (!j->has_sources && !is_over(row->state)) {
         j->dataset = sources;
         j->has_sources = 1;

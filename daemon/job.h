@@ -15,7 +15,7 @@
 #include "wire/jobspec.h"
 #include "wire/sock.h"
 
-/* What the guard says of a job that waits for space; found again after a restart by these words. */
+/* What the guard says of a job that waits for space. */
 #define JOB_GUARD_WORDS "not enough disk space: "
 /* What the publisher says when results are lost, so that only a new start helps: the same job with --force gets one. */
 #define JOB_DAMAGED_WORDS "the output is damaged: "
@@ -41,7 +41,7 @@ struct job {
     uint32_t dims;
     char numerics[64];
     uint64_t next_event;
-    int guarded;          /* held by the guard, to go on by itself */
+    uint64_t space_ms, space_wait_ms; /* the guard does not let it go on before, and waits so long the next time */
     int files_go;         /* `rm` takes the working folder along */
     double fraction_shown;
 };
@@ -54,6 +54,8 @@ struct jobs {
 MUST_USE enum status jobs_open(struct daemon *d, struct err *e);
 void jobs_close(struct daemon *d);
 struct job *job_find(struct daemon *d, uint64_t id); /* NULL */
+/* Held because a disk is full, by the guard or by a write that failed: it goes on by itself. */
+int job_waits_for_space(const struct job_row *row);
 struct job *job_hold(struct job *j);
 void job_release(struct job *j); /* any thread */
 

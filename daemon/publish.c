@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "daemon/apply.h"
+#include "daemon/guard.h"
 #include "daemon/job.h"
 #include "storage/assemble.h"
 
@@ -452,6 +453,8 @@ static void take_word(struct publish *p, const struct note *n)
         ev.u.control.wall_ms = clock_wall_ms();
     }
     loop_tell(d, &ev);
+    if (n->failed)
+        guard_soon(d->guard); /* it may have been for want of space */
     if (n->published && !n->failed) {
         rows_shrink_job(apply_batch(d->apply), n->job);
         publish_forget(p, n->job);

@@ -353,7 +353,6 @@ static void attach(struct submit *x, struct job *j)
             refuse(x);
             return;
         }
-        j->guarded = 0;
     }
     log_info("job %" PRIu64 ": submitted again, goes on", j->id);
     answer(x, j->id, 1);

@@ -140,6 +140,24 @@ def test_bad_config(dir):
     assert rc == 2 and "ebbd.yaml:2" in e and "worker_timeout" in e, (rc, o, e)
 
 
+def test_full_disk_passes_by_itself(dir):
+    """A write that finds no space holds the job; nobody has to be there for it to go on. `ebb run` waits for it too."""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 500)
+    base, out, alone = (os.path.join(dir, n) for n in ("base", "out", "alone"))
+    t.ebb_run(t.tiny_model(), inp, base)
+    full = {"EBB_FAULT": "assemble.copy:1:ENOSPC"}
+    pool = t.Pool(dir, env=full)
+    try:
+        job = submit(pool, spec(dir, "f", inp, out))
+        pool.wait_state(job, "done")
+        assert "No space left" in "".join(e for e in open(pool.log)), "the fault was not reached"
+    finally:
+        pool.stop()
+    t.same_output(base, out)
+    t.ebb_run(t.tiny_model(), inp, alone, env=full)
+    t.same_output(base, alone)
+
+
 def test_errors_and_results(dir):
     @with_pool
     def body(dir, pool):

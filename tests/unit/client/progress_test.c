@@ -95,6 +95,15 @@ static void states(void **state)
     assert_string_equal(progress_line(&v, 0, line, sizeof line), "   0 %  1 record   3.0/s   1 error   4/8 workers");
     strcpy(v.state, "paused");
     assert_string_equal(progress_line(&v, 0, line, sizeof line), "   0 %  1 record   paused   1 error   4/8 workers");
+    strcpy(v.state, "held");
+    assert_int_equal(view_stands(&v), 1);
+    v.passing = 1;
+    assert_int_equal(view_stands(&v), 0);
+    strcpy(v.reason, "not enough disk space: 3 MiB free for '/x', 512 MiB must stay; the job goes on by itself when there is more");
+    assert_string_equal(progress_line(&v, 0, line, sizeof line),
+                        "   0 %  1 record   waits: not enough disk space: 3 MiB free for '/x', 512 MiB must stay   1 error   4/8 workers");
+    assert_string_equal(progress_line(&v, 72, line, sizeof line), "   0 %  1 record   waits: not enough disk space   1 error   4/8 workers");
+    v.passing = 0;
     strcpy(v.state, "publishing");
     v.fraction = 1;
     assert_string_equal(progress_line(&v, 0, line, sizeof line), " 100 %  1 record   writing the output   1 error   4/8 workers");
