@@ -99,7 +99,10 @@ static enum status poll_job(void *arg, json_t **job, struct err *e)
         say("the daemon has gone; starting it again (what is committed is safe)");
     r->records_at_death = r->follow.view.records_done;
     clock_sleep_ms(r->deaths > 1 ? 200 * r->deaths : 0);
-    return connect_and_submit(r, job, e);
+    st = connect_and_submit(r, job, e);
+    if (st == ST_OK)
+        json_object_del(*job, "resumed"); /* an answer to `job` has none */
+    return st;
 }
 
 static void introduce(struct run *r)
