@@ -178,7 +178,8 @@ static int send_to(struct link *l, struct worker *w, Ebb__Envelope__BodyCase whi
         return 1;
     if (st == ST_NOMEM)
         no_memory(l);
-    log_warn("worker %s: could not be reached: %s", w->name, e.text);
+    if (!w->ask_hello) /* said once */
+        log_warn("worker %s: could not be reached: %s", w->name, e.text);
     w->ask_hello = 1;
     return 0;
 }
