@@ -60,8 +60,10 @@ static enum status take(const struct opt *o, const char *text, struct err *e)
         return (o->split ? list_add_split : list_add)(o->value, text) ? err_nomem(e, "options") : ST_OK;
     case OPT_NUMBER: {
         unsigned long long n = strtoull(text, &end, 10);
+        if (isdigit((unsigned char)*text) && !*end && errno == ERANGE)
+            return bad_value(o, text, "a smaller number", e);
         if (!isdigit((unsigned char)*text) || *end || errno)
-            return bad_value(o, text, "a whole number", e);
+            return bad_value(o, text, *text == '-' ? "a whole number from 0 on" : "a whole number", e);
         *(uint64_t *)o->value = n;
         return ST_OK;
     }

@@ -1,6 +1,7 @@
 #include "client/spec.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
 #include "base/path.h"
@@ -40,6 +41,18 @@ static int shell_glob(const struct jobspec *s, const char *operand)
     return s->inputs.count && path_exists(operand) && strcmp(operand, "-") != 0;
 }
 
+/* A file or folder of data where a job file is expected. */
+static int is_data(const char *operand)
+{
+    static const char *const endings[] = {".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".gz", ".zst"};
+    struct stat s;
+    size_t n = strlen(operand);
+    int found = stat(operand, &s) == 0 && S_ISDIR(s.st_mode);
+    for (size_t i = 0; i < COUNT(endings) && !found; i++)
+        found = n > strlen(endings[i]) && strcmp(operand + n - strlen(endings[i]), endings[i]) == 0;
+    return found;
+}
+
 enum status spec_read(struct jobspec *s, int operand_count, char **operands, struct err *e)
 {
     TRY(jobspec_init(s, e));
@@ -55,6 +68,8 @@ enum status spec_read(struct jobspec *s, int operand_count, char **operands, str
                                  "--input before each name", operands[operand_count > 1 && job_file]);
     else if (st == ST_OK && operand_count > 1)
         st = err_set(e, ST_USER, "'%s' is one job file too many; give one", operands[1]);
+    if (st == ST_OK && operand_count && is_data(operands[0]))
+        st = err_set(e, ST_USER, "'%s' is no job file; is it the input? then write --input %s", operands[0], operands[0]);
     if (st == ST_OK && operand_count)
         st = jobspec_from_yaml(s, operands[0], e);
     if (st == ST_OK)

@@ -97,8 +97,8 @@ static void mistakes(void **state)
     mistake("unknown option '--zzzz'; see 'ebb try --help'", parse("j", "--zzzz", NULL));
     mistake("unknown option '-z'; see 'ebb try --help'", parse("j", "-z", NULL));
     mistake("--limit takes a whole number, not '1.5'", parse("j", "--limit", "1.5", NULL));
-    mistake("--limit takes a whole number, not '-1'", parse("j", "--limit", "-1", NULL));
-    mistake("--limit takes a whole number, not '99999999999999999999'", parse("j", "--limit", "99999999999999999999", NULL));
+    mistake("--limit takes a whole number from 0 on, not '-1'", parse("j", "--limit", "-1", NULL));
+    mistake("--limit takes a smaller number, not '99999999999999999999'", parse("j", "--limit", "99999999999999999999", NULL));
     mistake("--priority takes a whole number, not ''", parse("j", "--priority", "", NULL));
     mistake("--size takes a size such as 64MB or 1.5GiB, not 'big'", parse("j", "--size", "big", NULL));
     mistake("--time takes a duration such as 30s or 5min, not 'soon'", parse("j", "--time", "soon", NULL));

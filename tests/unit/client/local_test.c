@@ -263,6 +263,15 @@ static void a_job_file_and_flags(void **state)
     assert_int_equal(spec_read(&s, operands, apart + 1, &e), ST_USER);
     assert_non_null(strstr(e.text, "'b.jsonl' stands alone behind the options"));
     assert_non_null(strstr(e.text, "put patterns in quotes"));
+    /* the input without its flag */
+    static const char *const data[] = {"b.jsonl", ".", "nowhere/x.csv.gz"};
+    for (size_t i = 0; i < COUNT(data); i++) {
+        table = spec_table(&like, NULL, 0, &e);
+        char *alone[] = {(char *)"ebb run", (char *)(uintptr_t)data[i], (char *)"--model", (char *)"model", NULL};
+        assert_int_equal(opt_parse(table, 4, alone, &operands, &e), ST_OK);
+        assert_int_equal(spec_read(&s, operands, alone + 1, &e), ST_USER);
+        assert_non_null(strstr(e.text, "is no job file; is it the input? then write --input"));
+    }
 }
 
 int main(void)
