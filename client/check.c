@@ -14,6 +14,7 @@
 #include "workers/text/tokenizer.h"
 
 #define SAMPLE 200          /* records that are tokenised and measured */
+#define KEPT_FREE (512u << 20) /* what a daemon leaves free, unless it is told otherwise */
 #define SHOWN 5             /* bad ones that are printed */
 #define LONGEST_COUNTED 65536 /* tokens: a longer text's length is "more than" */
 
@@ -167,7 +168,9 @@ static int print_all(struct check *c)
                     c->lanes == 1 ? "" : "s");
         print_field("time", "%s here; output about %s, %s are free", units_duration(a, seconds), units_bytes(b, (uint64_t)bytes), units_bytes(d, free_bytes));
     }
-    if (bytes > (double)free_bytes)
+    if (free_bytes < KEPT_FREE)
+        print_field("space", "less than %s are free: 'ebb run' would wait until there is more", units_bytes(a, KEPT_FREE));
+    else if (bytes > (double)free_bytes)
         print_field("space", "the output does not fit: choose another --output, or --output-format npy, or --floats base64");
     puts("nothing was started");
     return EXIT_DONE;

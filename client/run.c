@@ -293,7 +293,8 @@ static int run_job(struct run *r, struct err *e)
     follow_clear(&r->follow);
     if (signals_count() && (st == ST_AGAIN || (st == ST_OK && end == FOLLOW_SIGNAL)))
         return interrupted(r);
-    int code = st != ST_OK ? fail(e) : end == FOLLOW_OVER ? finished(r) : stands(r);
+    int held = st == ST_USER && strstr(e->text, "cannot go on"); /* our job, as it was left: not a wrong command */
+    int code = st != ST_OK ? (fail(e), held ? EXIT_HELD : status_exit_code(st)) : end == FOLLOW_OVER ? finished(r) : stands(r);
     if (r->daemon.conn && private_alive(&r->daemon) && !serves_another(r))
         stop(r, 1, signals_count(), 0);
     return code;

@@ -131,7 +131,8 @@ int job_too_many_errors(const struct job *j, int at_end, char *why, size_t size)
     const struct job_params *p = &j->row.params;
     uint64_t errors = j->row.counts.errors, records = j->row.counts.records;
     if (p->max_errors != UINT64_MAX && errors > p->max_errors) {
-        snprintf(why, size, "%" PRIu64 " records have errors, %" PRIu64 " are allowed", errors, p->max_errors);
+        snprintf(why, size, "%" PRIu64 " record%s errors, %" PRIu64 " %s allowed", errors, errors == 1 ? " has" : "s have", p->max_errors,
+                 p->max_errors == 1 ? "is" : "are");
         return 1;
     }
     if (p->max_errors_ppm != UINT32_MAX && records && (records >= 100 || at_end) &&

@@ -44,6 +44,18 @@ def test_an_output_is_not_its_next_input(dir):
     t.ebb_run(t.tiny_model(), "in/*.jsonl", "in/out/", cwd=dir)
 
 
+def test_a_held_job_stays_held(dir):
+    """The same command again, with the same limit: 4 again, not 2 as for a wrong command."""
+    inp = os.path.join(dir, "a.jsonl")
+    with open(inp, "w") as f:
+        f.write('{"text": "x"}\n' * 10 + "bad\n" * 2)
+    out = os.path.join(dir, "out")
+    for _ in range(2):
+        code, _, text = t.run(t.run_args(t.tiny_model(), inp, out, "--max-errors", "1"))
+        assert code == 4 and "2 records have errors, 1 is allowed" in text and "--max-errors 5%" in text, (code, text)
+    t.ebb_run(t.tiny_model(), inp, out, "--max-errors", "2", want=3)
+
+
 def test_a_model_that_cannot_be_loaded(dir):
     pool = t.Pool(dir, env={}, workers=1, lanes=1)
     try:
