@@ -304,7 +304,7 @@ static int turn(void)
         for (int k = 0; k < MOST_LEASES; k++) {
             struct lease *l = &w->leases[k];
             while (l->open && l->at < l->end && l->seq - l->acked < window && may_send(now_ns)) {
-                commit(w, l, run.rate ? clock_ns() : now_ns);
+                commit(w, l, run.rate > 0 ? clock_ns() : now_ns);
                 busy = 1;
             }
             if (l->open && l->at < l->end)

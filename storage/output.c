@@ -241,7 +241,7 @@ enum status output_owner(const struct output_spec *o, struct buf *fingerprint_js
 static int is_ours(const char *name, const void *arg)
 {
     (void)arg;
-    static const char *const names[] = {"_SUCCESS", "manifest.json", "errors.jsonl", "errors.jsonl" PARTIAL};
+    static const char *const names[] = {"_SUCCESS", "manifest.json", "errors.jsonl", ("errors.jsonl" PARTIAL)};
     uint64_t index;
     int partial;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
