@@ -44,7 +44,7 @@ static void print_shortened(const char *text, const char *end)
     char here[4096] = "'";
     size_t n = getcwd(here + 1, sizeof here - 2) ? strlen(here) : 0;
     if (n > 2)
-        here[n++] = '/'; /* "'/work/" */
+        here[n++] = '/'; /* "'/home/ann/" */
     while (text < end) {
         const char *quote = memchr(text, '\'', (size_t)(end - text));
         size_t plain = (size_t)((quote ? quote + 1 : end) - text);

@@ -1,5 +1,5 @@
 /* The tensors of a model directory: model.safetensors, or the shards that model.safetensors.index.json names. Headers are read and
-   checked when it is opened; data is read when asked for. Format: https://huggingface.co/docs/safetensors */
+   checked when it is opened; data is read when asked for. The format is the one that Hugging Face documents under this name. */
 #ifndef EBB_ENGINE_SAFETENSORS_H
 #define EBB_ENGINE_SAFETENSORS_H
 
