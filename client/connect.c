@@ -28,6 +28,7 @@ struct conn {
     void *context;
     struct sock *sock;
     uint64_t last_id;
+    int for_now; /* what was asked last was refused for now only */
 };
 
 static enum status listening(const char *path, struct err *e)
@@ -165,6 +166,7 @@ enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t tim
         if (m->body_case == EBB__ENVELOPE__BODY_REPLY && m->reply->id == c->last_id) {
             more = m->reply->more;
             st = answer(m->reply, &j, e);
+            c->for_now = m->reply->code == ST_AGAIN;
             until = clock_ms() + timeout_ms;
         }
         wire_free(m);
@@ -174,6 +176,11 @@ enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t tim
         }
     }
     return st;
+}
+
+int conn_refused_for_now(const struct conn *c)
+{
+    return c && c->for_now;
 }
 
 static enum status keep(void *arg, json_t *reply, struct err *e)

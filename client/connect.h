@@ -22,6 +22,8 @@ void conn_watch(struct conn *c, int (*alive)(void *arg), void *arg);
 MUST_USE enum status conn_call(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms, json_t **out, struct err *e);
 MUST_USE enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms,
                                enum status (*visit)(void *arg, json_t *reply, struct err *e), void *arg, struct err *e);
+/* The last answer was a refusal that passes: the daemon is about to end, or opens its store anew. */
+int conn_refused_for_now(const struct conn *c);
 /* For commands that ask once: conn_pool, conn_call, conn_close. A daemon that does not answer is ST_ENV, with advice. */
 MUST_USE enum status ask(const char *verb, json_t *in, json_t **out, struct err *e);
 

@@ -21,6 +21,7 @@
 #define SUBMIT_MS 600000  /* a dataset of ten million files takes its time to list */
 #define WORKERS_MAX 4096  /* as ebbd has it */
 #define POLL_ANSWER_MS 1000 /* then we look whether it lives */
+#define LEAVING_MS 60000  /* a daemon that is about to end is given so long; workers may need 20 s for their last commits */
 
 static struct private_opts started_with;
 static int retry;
@@ -56,6 +57,7 @@ static enum status submit(struct run *r, json_t **job, struct err *e)
 /* A daemon that answers and knows the job. *job is what it says. ST_AGAIN: a signal came. */
 static enum status connect_and_submit(struct run *r, json_t **job, struct err *e)
 {
+    uint64_t until = clock_ms() + LEAVING_MS;
     for (;;) {
         enum status st = private_start(&r->daemon, e);
         if (st == ST_OK)
@@ -63,6 +65,10 @@ static enum status connect_and_submit(struct run *r, json_t **job, struct err *e
         if (st == ST_OK) {
             r->submitted = 1;
             return ST_OK;
+        }
+        if (conn_refused_for_now(r->daemon.conn) && !signals_count() && clock_ms() < until) { /* the one before us is on its way out */
+            clock_sleep_ms(200);
+            continue;
         }
         if (st != ST_AGAIN || signals_count() || private_alive(&r->daemon))
             return st == ST_AGAIN && !signals_count() ? err_set(e, ST_ENV, "the daemon does not answer; see its log '%s'", r->daemon.log) : st;

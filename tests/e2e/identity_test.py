@@ -56,6 +56,25 @@ def test_interrupt_and_resume(dir):
     t.same_output(base, out)
 
 
+def test_run_while_the_last_one_leaves(dir):
+    """Typed again while the daemon of before still drains its workers: waited for, not refused."""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 300, text=lambda i: f"EBB_TEST_SLOW:{20 if i < 250 else 1} record {i}")
+    out, env = os.path.join(dir, "out"), {"EBB_TEST_HOOK": "1"}
+    args = t.run_args(t.tiny_model(), inp, out, "--commit", "0.1s", "--lanes", "1", "--json")
+    p = subprocess.Popen(args, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    while b'"records_done":0,' in p.stdout.readline():
+        pass
+    p.kill()
+    p.wait()
+    for pid, name in t.processes(out):
+        if name == "ebbd":
+            os.kill(pid, signal.SIGTERM)
+    time.sleep(0.1)
+    rc, o, e = t.run(args, env=env)
+    assert rc == 0 and json.loads(o.splitlines()[-1])["redone"] == 0, (rc, o, e)
+    assert [r["id"] for r in t.rows(out)] == [f"r{i}" for i in range(300)]
+
+
 def test_two_runs_of_one_job_at_once(dir):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 2000, text=lambda i: f"EBB_TEST_SLOW:1 record {i}")
     base, out = os.path.join(dir, "base"), os.path.join(dir, "out")
