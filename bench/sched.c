@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "scheduler/sched.h"
 
@@ -18,14 +19,7 @@ static double seconds(void)
 
 static double resident_mib(void)
 {
-    FILE *f = fopen("/proc/self/statm", "r");
-    long size = 0, resident = 0;
-    if (f) {
-        if (fscanf(f, "%ld %ld", &size, &resident) != 2)
-            resident = 0;
-        fclose(f);
-    }
-    return (double)resident * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
+    return (double)host_resident_bytes() / (1 << 20);
 }
 
 struct held {

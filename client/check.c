@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/units.h"
@@ -216,7 +217,7 @@ static int run_check(int operand_count, char **operands)
         mem_free(c);
         return fail(&e);
     }
-    c->lanes = local_processors();
+    c->lanes = host_processors();
     enum status st = ST_OK;
     if (strcmp(c->spec.inputs.items[0], "-") == 0)
         st = err_set(&e, ST_USER, "standard input can be read only once, so a check would take it from the run; check a file with its first records instead");

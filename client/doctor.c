@@ -11,12 +11,12 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/units.h"
 #include "client/client.h"
 #include "client/connect.h"
-#include "client/local.h"
 #include "client/private.h"
 #include "workers/engine/cpuinfo.h"
 
@@ -69,7 +69,7 @@ static void check_processor(void)
 {
     const struct kernels *k;
     struct err e;
-    uint32_t n = local_processors();
+    uint32_t n = host_processors();
     long all = sysconf(_SC_NPROCESSORS_ONLN);
     if (cpu_kernels("auto", &k, &e) != ST_OK)
         report("processor", 0, "%s", e.text);

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,13 +16,6 @@
 #include "client/progress.h"
 #include "storage/overlap.h"
 #include "workers/text/tokenizer.h"
-
-uint32_t local_processors(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? (uint32_t)n : 1;
-}
 
 /* The output, or the nearest folder above it that exists, has to take new files. */
 static enum status writable(const struct output_spec *o, struct err *e)

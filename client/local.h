@@ -48,7 +48,6 @@ double local_guess(const struct local *l, const struct jobspec *s, const struct 
 /* Standard input into <work>/stdin.<format>, once: *s names that file then. What comes in a second time must be the same, or nothing. */
 MUST_USE enum status local_spool(struct jobspec *s, struct err *e);
 
-uint32_t local_processors(void); /* that this process may use */
 char *local_count_words(const struct local *l, double records, int whole, char *out, size_t size); /* "about 5.1 M records (...)" */
 
 #endif

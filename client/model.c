@@ -2,10 +2,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/units.h"
 #include "client/client.h"
-#include "client/local.h"
 #include "client/measure.h"
 #include "workers/text/tokenizer.h"
 
@@ -76,7 +77,7 @@ static int run_bench(int operand_count, char **operands)
     struct tokens tokens = {0};
     struct err e;
     char a[UNITS_MAX], b[UNITS_MAX];
-    uint32_t most = lanes ? (uint32_t)(lanes < 4096 ? lanes : 4096) : local_processors();
+    uint32_t most = lanes ? (uint32_t)(lanes < 4096 ? lanes : 4096) : host_processors();
     enum status st = model_open(operands[0], &o, &m, &e);
     if (st == ST_OK)
         st = generate(operands[0], model_info(m)->max_tokens, &tokens, &e);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/units.h"
@@ -128,7 +129,7 @@ static void introduce(struct run *r)
             say("note    %s", words);
     }
     uint64_t workers = started_with.workers ? started_with.workers : 1;
-    uint32_t cores = local_processors();
+    uint32_t cores = host_processors();
     say("workers %" PRIu64 " on this machine, %u core%s", workers, cores, cores == 1 ? "" : "s");
 }
 

@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +16,6 @@
 #include "base/suggest.h"
 #include "base/units.h"
 #include "scheduler/sched.h"
-
-uint32_t config_processors(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? (uint32_t)n : 1;
-}
 
 static char *first_of(const char *list) /* systemd gives several folders apart by ':' */
 {

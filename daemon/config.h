@@ -52,7 +52,5 @@ MUST_USE enum status config_read(struct config *c, const char *file, struct err 
 MUST_USE enum status config_parse(struct config *c, int argc, char **argv, struct err *e);
 /* May clients name this path? ST_USER when roots are set and it lies under none of them (links are followed as far as the path exists). */
 MUST_USE enum status config_allows(const struct config *c, const char *path, struct err *e);
-/* Processors that this process may use. */
-uint32_t config_processors(void);
 
 #endif

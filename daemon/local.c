@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "daemon/job.h"
@@ -409,7 +410,7 @@ static void start(struct local *l)
     snprintf(c->name, sizeof c->name, "%.120s/%u", d->host, c->place);
     snprintf(log, sizeof log, "worker-%u.log", c->place);
     snprintf(digits, sizeof digits, "%" PRIu64, number);
-    uint64_t each = d->config->lanes ? d->config->lanes : config_processors() / (d->config->workers ? d->config->workers : 1);
+    uint64_t each = d->config->lanes ? d->config->lanes : host_processors() / (d->config->workers ? d->config->workers : 1);
     snprintf(lanes, sizeof lanes, "%" PRIu64, each ? each : 1);
     snprintf(memory, sizeof memory, "%" PRIu64, d->config->memory);
     c->log = path_join(l->dir, log);

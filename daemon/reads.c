@@ -7,6 +7,7 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/units.h"
@@ -527,7 +528,7 @@ static void run_doctor(struct task *t)
     failed |= check(list, "libraries", 1, "ZeroMQ %d.%d.%d, libuv %s, jansson %s", major, minor, patch, uv_version_string(), jansson_version_str());
     struct utsname u;
     if (uname(&u) == 0)
-        failed |= check(list, "system", 1, "%s %s, %u processors for workers", u.sysname, u.release, config_processors());
+        failed |= check(list, "system", 1, "%s %s, %u processors for workers", u.sysname, u.release, host_processors());
     t->st = failed ? err_nomem(&t->e, "checks") : ST_OK;
     if (t->st == ST_OK)
         t->out = json_pack("{s:O}", "checks", list);

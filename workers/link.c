@@ -20,11 +20,13 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "wire/sock.h"
 #include "wire/wire.h"
 
+#define LANES_MS 1500 /* a drain lets the lanes go on for so long, then commits and gives the rest back: who waits sees it end soon */
 #define HELLO_AGAIN_MS 2000
 #define COMMIT_AGAIN_MS 5000
 #define ALONE_MS 30000        /* without a connection */
@@ -121,18 +123,6 @@ static void say_hello(struct link *l, uint64_t now_ms)
     l->hello_ms = now_ms;
 }
 
-static uint64_t resident_bytes(void)
-{
-    unsigned long long total, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (!f)
-        return 0;
-    if (fscanf(f, "%llu %llu", &total, &resident) != 2)
-        resident = 0;
-    fclose(f);
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 static void beat(struct link *l)
 {
     struct pipeline_progress leases[MOST_LEASES];
@@ -149,7 +139,7 @@ static void beat(struct link *l)
     Ebb__Beat m = EBB__BEAT__INIT;
     m.n_leases = n;
     m.leases = progress_at;
-    m.rss_bytes = resident_bytes();
+    m.rss_bytes = host_resident_bytes();
     m.records_done = pipeline_records_done(l->p);
     m.input_queue_bytes = pipeline_bytes(l->p);
     send(l, EBB__ENVELOPE__BODY_BEAT, &m);
@@ -332,7 +322,7 @@ static void drain(struct link *l, uint64_t grace_ms, const char *why, uint64_t n
     log_info("draining: %s", why);
     l->draining = 1;
     l->drain_end_ms = now_ms + grace_ms;
-    pipeline_drain(l->p, now_ms + grace_ms / 2);
+    pipeline_drain(l->p, now_ms + (grace_ms / 2 < LANES_MS ? grace_ms / 2 : LANES_MS));
 }
 
 static void on_welcome(struct link *l, const Ebb__Welcome *m, uint64_t now_ms)

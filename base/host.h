@@ -1,0 +1,10 @@
+/* What the machine, and the process itself, have. */
+#ifndef EBB_BASE_HOST_H
+#define EBB_BASE_HOST_H
+
+#include <stdint.h>
+
+uint32_t host_processors(void);     /* that this process may use; at least 1 */
+uint64_t host_resident_bytes(void); /* memory of this process; 0: not known */
+
+#endif
