@@ -4,7 +4,7 @@
 #   make check           installs what is missing, builds, and runs every test
 #   make demo            embeds 117,659 real sentences with a real model and shows nearest neighbours
 #   make install         DESTDIR= prefix=/usr/local
-#   make soak | fuzz | bench     longer runs; not part of check
+#   make soak | fuzz | bench | valgrind     longer runs; not part of check
 #
 # Knobs (a change of any rebuilds what it concerns):
 #   SANITIZE=address,undefined | thread    instrumented build in build-SANITIZE/
