@@ -17,6 +17,8 @@
 #include "base/units.h"
 #include "scheduler/sched.h"
 
+#define PRIVATE_MIN_FREE (64u << 20)
+
 static char *first_of(const char *list) /* systemd gives several folders apart by ':' */
 {
     return mem_strndup(list, strcspn(list, ":"));
@@ -361,6 +363,8 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         printf("ebbd %s\n", EBBD_VERSION);
         return ST_END;
     }
+    if (c->is_private) /* nobody can configure it, and small disks are normal */
+        c->min_free = PRIVATE_MIN_FREE;
     if (file)
         TRY(config_read(c, file, e));
     else if (!c->is_private && path_exists(CONFIG_FILE))

@@ -127,6 +127,11 @@ static void command_line(void **state)
     assert_string_equal(c.runtime_dir, "/run/x");
     assert_int_equal(c.log_level, LOG_ERROR);
     config_release(&c);
+    char *mine[] = {"ebbd", "--private", "--state", "/srv/x", "--runtime", "/run/x", NULL};
+    assert_int_equal(config_init(&c, &e), ST_OK);
+    assert_int_equal(config_parse(&c, 6, mine, &e), ST_OK);
+    assert_int_equal(c.min_free, 64u << 20); /* an ebb run fits on a small disk */
+    config_release(&c);
     char *bad[] = {"ebbd", "--wrokers", "1", NULL};
     assert_int_equal(config_init(&c, &e), ST_OK);
     assert_int_equal(config_parse(&c, 3, bad, &e), ST_USER);
