@@ -49,8 +49,8 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/modeldir.c
-SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/lease.c scheduler/share.c scheduler/blame.c scheduler/scale.c \
-                 scheduler/view.c scheduler/sched.c
+SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
+                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/view.c scheduler/sched.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/normalize.c workers/text/trie.c \
               workers/text/wordpiece.c workers/text/added.c workers/text/load.c workers/text/tokenizer.c
 SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \

@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/share.h"
+#include "scheduler/worker.h"
 
 #define LOSS_BYTES (64u << 10) /* nobody named a record, but workers go lost at this place again and again: so much is suspect */
 #define WRONG_LIMIT 3          /* a host on which so many records crashed that pass elsewhere gets no more work */

@@ -291,6 +291,25 @@ void core_later(struct sched *s)
     s->work_dirty = 1;
 }
 
+size_t core_job_slot(const struct sched *s, uint64_t id)
+{
+    size_t low = 0, high = s->job_count;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (s->jobs[mid]->row.id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+struct job *core_job(const struct sched *s, uint64_t id)
+{
+    size_t i = core_job_slot(s, id);
+    return i < s->job_count && s->jobs[i]->row.id == id ? s->jobs[i] : NULL;
+}
+
 /* What people and tests see of a ledger. */
 void sched_spans(const struct sched *s, uint64_t job, void (*visit)(void *arg, const struct span_row *row), void *arg)
 {

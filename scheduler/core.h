@@ -190,20 +190,6 @@ void core_flush(struct sched *s);
 void core_later(struct sched *s); /* memory is out: what is still to be handed out waits for a tick soon */
 
 struct job *core_job(const struct sched *s, uint64_t id);
-void job_set_state(struct sched *s, struct job *j, enum job_state state);
-/* No more leases; what is read already is still committed. At most: 2 rows. */
-void job_stop(struct sched *s, struct job *j, enum job_state state, const char *reason);
-/* When nothing is left of a running job: publishes it, or holds it for its share of errors. At most: 2 rows, 1 message. */
-void job_finish(struct sched *s, struct job *j);
-/* Holds the job when it has more errors than it may. */
-void job_check_errors(struct sched *s, struct job *j, int at_end);
-int job_too_many_errors(const struct job *j, int at_end, char *why, size_t size);
-uint64_t job_weight(const struct job *j, const struct span *span);
-
-/* In and out of the list of idle workers as its state says. */
-void worker_refresh(struct sched *s, struct worker *w);
-int worker_usable(const struct worker *w);
-void worker_timer(struct sched *s, struct worker *w);
-void worker_heard(struct sched *s, struct worker *w);
+size_t core_job_slot(const struct sched *s, uint64_t id); /* its place in `jobs`, or where it would be */
 
 #endif

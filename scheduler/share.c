@@ -1,7 +1,9 @@
 #include "scheduler/share.h"
 
 #include "scheduler/blame.h"
+#include "scheduler/job.h"
 #include "scheduler/lease.h"
+#include "scheduler/worker.h"
 
 #define GRANTS_PER_STEP 64
 

@@ -3,9 +3,11 @@
 #include <stdio.h>
 
 #include "scheduler/blame.h"
+#include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/scale.h"
 #include "scheduler/share.h"
+#include "scheduler/worker.h"
 
 size_t sched_job_count(const struct sched *s)
 {
