@@ -62,7 +62,8 @@ ISAS       := avx512 avx2 generic
 SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
               workers/pipeline/models.c workers/pipeline/pipeline.c workers/main.c
-SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
+SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c \
+              daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
               daemon/publish.c daemon/sweep.c daemon/local.c daemon/guard.c daemon/owner.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \

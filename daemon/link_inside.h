@@ -1,0 +1,55 @@
+/* Inside the link: what link.c (sockets, who is behind them, what comes in), link_send.c and link_said.c (what workers say) share. */
+#ifndef EBB_DAEMON_LINK_INSIDE_H
+#define EBB_DAEMON_LINK_INSIDE_H
+
+#include "base/log.h"
+#include "daemon/job.h"
+#include "daemon/link.h"
+
+struct letter { /* a message that waits for its turn */
+    struct letter *next;        /* of the same worker */
+    struct letter *verify_next; /* of the same errand */
+    struct worker *worker;
+    Ebb__Envelope *m;
+    int waiting;                /* for a thread to look at its part */
+    struct job *job;            /* held meanwhile */
+    enum status found;
+    char *fault;
+};
+
+struct link {
+    struct daemon *d;
+    void *zmq;
+    struct sock *workers, *clients;
+    uv_poll_t poll[2];
+    uv_idle_t idle;
+    struct map by_number, by_peer;
+    struct letter *verify_first, *verify_last;
+    int errands, quick; /* under way; quick: the first looks, one errand at a time */
+    uint64_t complaint_ms, complaints;
+    struct {
+        uint64_t peer, ms;
+    } strangers[256]; /* lately asked for a hello: once a second is enough */
+};
+
+/* link.c */
+noreturn void link_no_memory(struct link *l);
+uint64_t link_peer_key(const struct sock_peer *p);
+void link_letter_free(struct letter *x);
+void link_free_if_done(struct worker *w); /* it has ended, and nothing of it is being verified */
+
+/* link_send.c */
+void link_send_welcome(struct link *l, const struct sock_peer *peer);
+void link_send_refused(struct link *l, const struct sock_peer *peer, const char *text);
+/* By a Welcome that it did not ask for; once a second at most. A stranger: one that an earlier daemon knew. */
+void link_ask_hello(struct link *l, struct worker *w);
+void link_ask_stranger(struct link *l, const struct sock_peer *peer);
+
+/* link_said.c */
+void link_beat(struct link *l, struct worker *w, const Ebb__Beat *b);
+/* Messages whose turn has come. The worker may be gone behind this. */
+void link_pump(struct link *l, struct worker *w);
+/* Sends a thread to look at the parts that wait for it. */
+void link_errands(struct link *l);
+
+#endif
