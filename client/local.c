@@ -44,6 +44,15 @@ static enum status writable(const struct output_spec *o, struct err *e)
     return st;
 }
 
+enum status local_model(const char *dir, struct model_info *info, struct err *e)
+{
+    struct tokenizer *tokenizer;
+    TRY(model_probe(dir, info, e));
+    TRY(tokenizer_open(dir, &tokenizer, e));
+    tokenizer_free(tokenizer);
+    return ST_OK;
+}
+
 enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
 {
     *l = (struct local){0};
@@ -51,10 +60,7 @@ enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
     TRY(output_resolve(s->output, s->output_format, &l->out, e));
     if (stat(s->model, &st_model))
         return err_set(e, ST_USER, "there is no model at '%s'; --model names a Hugging Face directory, with config.json and model.safetensors", s->model);
-    TRY(model_probe(s->model, &l->model, e));
-    struct tokenizer *tokenizer;
-    TRY(tokenizer_open(s->model, &tokenizer, e));
-    tokenizer_free(tokenizer);
+    TRY(local_model(s->model, &l->model, e));
     if (l->out.kind == OUTPUT_NPY && strcmp(s->floats, "base64") == 0)
         return err_set(e, ST_USER, "--floats base64 is for JSONL; an .npy file holds floats as they are");
     struct dataset_spec d = {.inputs = (const char *const *)s->inputs.items, .input_count = s->inputs.count, .limit = s->limit,

@@ -18,6 +18,8 @@ struct local {
     int compressed;      /* some are */
 };
 
+/* The model's files are what a worker can load, as far as their headers tell. */
+MUST_USE enum status local_model(const char *dir, struct model_info *info, struct err *e);
 /* The model is there, the inputs match, the output can be made. ST_USER (ST_ENV for permissions) says which does not hold. */
 MUST_USE enum status local_open(struct local *l, const struct jobspec *s, struct err *e);
 void local_release(struct local *l);

@@ -1,8 +1,10 @@
 /* `ebb submit`: a job for a pool's daemon. */
 #include <inttypes.h>
 
+#include "base/path.h"
 #include "client/client.h"
 #include "client/connect.h"
+#include "client/local.h"
 #include "client/spec.h"
 
 #define SUBMIT_MS 600000 /* a dataset of ten million files takes its time to list */
@@ -15,6 +17,11 @@ static int run_submit(int operand_count, char **operands)
     json_t *job = NULL;
     if (spec_read(&s, operand_count, operands, &e) != ST_OK)
         return fail(&e);
+    struct model_info model;
+    if (s.model && path_exists(s.model) && local_model(s.model, &model, &e) != ST_OK) { /* told now, not when its turn comes; a pool may see more folders than we */
+        jobspec_release(&s);
+        return fail(&e);
+    }
     json_t *spec = jobspec_to_json(&s);
     int stdin_wanted = s.inputs.count == 1 && s.inputs.items[0][0] == '-' && s.inputs.items[0][1] == 0;
     jobspec_release(&s);

@@ -4,6 +4,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import json
+import shutil
 import signal
 import time
 
@@ -156,6 +157,22 @@ def test_full_disk_passes_by_itself(dir):
     t.same_output(base, out)
     t.ebb_run(t.tiny_model(), inp, alone, env=full)
     t.same_output(base, alone)
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_at_once(dir):
+    @with_pool
+    def body(dir, pool):
+        model = os.path.join(dir, "model")
+        shutil.copytree(t.tiny_model(), model)
+        with open(os.path.join(model, "model.safetensors"), "r+b") as f:
+            f.truncate(1000)
+        path = spec(dir, "broken", t.write_jsonl(os.path.join(dir, "a.jsonl"), 10), os.path.join(dir, "out"))
+        text = open(path).read().replace(t.tiny_model(), model)
+        open(path, "w").write(text)
+        rc, o, e = pool.ebb("submit", path, want=2)
+        assert "model.safetensors" in e, e
+
+    body(dir)
 
 
 def test_errors_and_results(dir):
