@@ -83,7 +83,8 @@ static enum status check_spec(const struct assembly *a, const struct asmstate *s
     const struct output_spec *o = &a->o;
     if (s->job != a->st.job)
         return err_set(e, ST_CORRUPT, "the saved state of '%s' is of job %" PRIu64 ", not of %" PRIu64, o->path, s->job, a->st.job);
-    if (s->kind != o->kind || s->is_dir != (uint64_t)o->is_dir || s->dims != o->dims || s->part_bytes != o->part_bytes)
+    int other_rows = o->kind == OUTPUT_NPY && s->dims && o->dims && s->dims != o->dims; /* 0: not known then, or not yet known now */
+    if (s->kind != o->kind || s->is_dir != (uint64_t)o->is_dir || other_rows || s->part_bytes != o->part_bytes)
         return err_set(e, ST_CORRUPT, "'%s' was begun with another format or size of files", o->path);
     return ST_OK;
 }
@@ -96,6 +97,8 @@ static enum status open_files(struct assembly *a, const struct asmstate *saved, 
         TRY(merge_open(a, saved == NULL, &kept, e));
     if (saved) {
         a->st = *saved;
+        if (!a->st.dims)
+            a->st.dims = a->o.dims;
         a->walk = (struct errwalk){.d = a->d, .source = saved->line_source, .lines = saved->line_count, .known = 1};
     } else
         errwalk_jump(&a->walk, 0);
@@ -135,6 +138,8 @@ enum status assembly_open(const struct output_spec *o, uint64_t job, const struc
             saved_len = 0; /* of an attempt that is over */
         else if (st == ST_OK)
             st = check_spec(a, &was, e);
+        if (st == ST_OK && saved_len && !a->o.dims)
+            a->o.dims = (uint32_t)was.dims;
     }
     if (st != ST_OK)
         goto fail;

@@ -584,6 +584,45 @@ static void saved_states_are_checked(void **state)
     fixture_release(&f);
 }
 
+/* How long a row is may be learnt, or forgotten with a daemon, between two goes at one output. */
+static void length_of_a_row_learnt_meanwhile(void **state)
+{
+    (void)state;
+    for (int npy = 0; npy < 2; npy++)
+        for (uint32_t first = 0; first <= 3; first += 3) {
+            struct fixture f;
+            struct assembly *a = NULL;
+            struct buf saved = {0};
+            int more = 0;
+            if (npy && !first)
+                continue; /* rows of no length are not appended */
+            if (npy) {
+                fixture_init(&f, "p", 12, 3);
+                for (size_t i = 0; i < f.count; i++)
+                    f.records[i].fate = GOOD;
+                fixture_spec(&f, 0, OUTPUT_NPY, 0);
+                OK(output_claim(&f.o, "{}", 2, &f_err));
+            } else {
+                small(&f);
+            }
+            commit(&f, 0, f.d.end, 60, 0);
+            f.o.dims = first;
+            OK(assembly_open(&f.o, JOB, &f.d, 0, NULL, 0, &a, &f_err));
+            OK(assembly_advance(a, f.store, f.d.end, 100, &more, &f_err));
+            OK(assembly_save(a, &saved, &f_err));
+            assembly_close(a);
+            f.o.dims = 3 - first;
+            OK(assembly_open(&f.o, JOB, &f.d, 0, saved.data, saved.len, &a, &f_err));
+            OK(assembly_advance(a, f.store, f.d.end, 1 << 20, &more, &f_err));
+            OK(assembly_finish(a, &test_info, &f_err));
+            assembly_close(a);
+            f.o.dims = 3;
+            check_output(&f);
+            buf_release(&saved);
+            fixture_release(&f);
+        }
+}
+
 /* Parts go as soon as their rows are safe elsewhere, not sooner; nothing but the output stays. */
 static void parts_are_freed(void **state)
 {
@@ -727,6 +766,7 @@ int main(void)
         cmocka_unit_test(lines_behind_a_gap_are_not_guessed),
         cmocka_unit_test(attempts_are_in_order),
         cmocka_unit_test(saved_states_are_checked),
+        cmocka_unit_test(length_of_a_row_learnt_meanwhile),
         cmocka_unit_test(parts_are_freed),
         cmocka_unit_test(no_rows_at_all),
         cmocka_unit_test(lines_of_a_quarantined_row_are_counted),
