@@ -79,7 +79,7 @@ install: all man
 	install -m 644 $(B)/man/*.1 $(DESTDIR)$(prefix)/share/man/man1
 	$(B)/bin/ebb completion bash >$(DESTDIR)$(prefix)/share/bash-completion/completions/ebb
 	$(B)/bin/ebb completion zsh >$(DESTDIR)$(prefix)/share/zsh/site-functions/_ebb
-	sed 's|@bindir@|$(prefix)/bin|' deploy/ebbd.service >$(DESTDIR)$(prefix)/lib/systemd/system/ebbd.service
+	sed 's|/usr/local/bin|$(prefix)/bin|' deploy/ebbd.service >$(DESTDIR)$(prefix)/lib/systemd/system/ebbd.service
 	install -m 644 README.md deploy/ebbd.yaml $(DESTDIR)$(prefix)/share/doc/ebb
 
 # Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, with the corpus kept in build/fuzz/corpus/NAME ----------
