@@ -345,14 +345,12 @@ int private_alive(struct private *p)
 {
     if (p->pid <= 0)
         return 0;
-    if (p->ours) {
-        int status;
-        pid_t n = waitpid(p->pid, &status, WNOHANG);
-        if (n == 0 || (n < 0 && errno == EINTR))
-            return 1;
-    } else if (kill(p->pid, 0) == 0 || errno == EPERM) {
+    int status;
+    pid_t n = waitpid(p->pid, &status, WNOHANG); /* one that we attached to may be our child, too: started before, and found again */
+    if (n == 0 || (n < 0 && errno == EINTR))
         return 1;
-    }
+    if (n < 0 && !p->ours && (kill(p->pid, 0) == 0 || errno == EPERM))
+        return 1;
     p->pid = 0;
     return 0;
 }
