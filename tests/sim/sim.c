@@ -915,8 +915,8 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
     sim_at(m, m->now_ms + 5000, OPERATOR);
     daemon_up(m);
     uint64_t limit = m->faults_end_ms + 4 * UINT64_C(3600000);
-    for (size_t k = 0; k < m->data_count; k++) /* the slowest worker (half a byte/ms) may be the only one that a job allows */
-        for (size_t i = 0; m->data[k].params.max_workers && i < m->data[k].count; i++)
+    for (size_t k = 0; k < m->data_count; k++) /* the slowest worker (half a byte/ms) may be the only one that a job allows, or that is left */
+        for (size_t i = 0; i < m->data[k].count; i++)
             limit += 3 * (m->data[k].records[i].end - m->data[k].records[i].begin);
     uint64_t over_since = 0;
     while (m->queue_count) {
