@@ -26,8 +26,13 @@ int main(int argc, char **argv)
     struct err e = {0};
     struct tokenizer *t;
     struct tok_scratch *s;
+    char *usual[] = {argv[0], (char *)"build/demo/all-MiniLM-L6-v2", (char *)"/usr/share/wordnet/data.noun", NULL};
+    if (argc == 1) {
+        argv = usual;
+        argc = 3;
+    }
     if (argc < 3) {
-        fprintf(stderr, "usage: tokenise MODEL-FOLDER TEXT-FILE [SECONDS]\n");
+        fprintf(stderr, "usage: tokenise [MODEL-FOLDER TEXT-FILE [SECONDS]]\n");
         return 2;
     }
     double start = now();
