@@ -5,6 +5,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import json
 import shutil
+import struct
 import signal
 import subprocess
 import time
@@ -62,8 +63,10 @@ def test_a_model_that_cannot_be_loaded(dir):
         model = os.path.join(dir, "model")
         shutil.copytree(t.tiny_model(), model)
         path = os.path.join(model, "model.safetensors")
-        with open(path, "r+b") as f:
-            f.truncate(os.path.getsize(path) // 2)
+        with open(path, "r+b") as f:  # what only reading all weights finds: the headers are looked at before
+            head = struct.unpack("<Q", f.read(8))[0]
+            f.seek(8 + head)
+            f.write(struct.pack("<f", float("nan")))
         inp = records(os.path.join(dir, "a.jsonl"), 5)
         code, text = pool.ebb("submit", "--model", model, "--input", inp, "--output", os.path.join(dir, "out") + "/")[:2]
         assert code == 0, text
