@@ -103,7 +103,7 @@ struct worker {
     struct host *host;              /* NULL until it joined */
     uint64_t memory_bytes;
     uint32_t lanes, numerics;
-    uint64_t model_key, model_until_ms, failed_model;
+    uint64_t model_key, model_until_ms, failed_model, failed_ms;
     int joined, lost, draining, killed, banned;
     int mute;                       /* it did not answer: nothing for it before its next beat */
     int reserved;                   /* takes no second lease: a probe waits for it */

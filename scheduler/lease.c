@@ -6,6 +6,7 @@
 #include "scheduler/share.h"
 #include "scheduler/worker.h"
 
+#define MODEL_AGAIN_MS 60000 /* a worker that could not load a model is asked again after so long */
 #define FIRST_LEASE_BYTES (256u << 10) /* a 64th of what an ordinary one may be; each next one at most four times the last */
 #define LEAST_LEASE_BYTES (4u << 10)   /* while a worker's rate is not known */
 
@@ -222,6 +223,10 @@ enum status lease_beat(struct sched *s, const struct sched_event *ev, struct err
     if (core_room(s, 0, ev->u.beat.count + w->lease_count + 3, 0, 0))
         return err_nomem(e, "a heartbeat");
     worker_heard(s, w);
+    if (w->failed_model && s->now_ms >= w->failed_ms + MODEL_AGAIN_MS) { /* a disk or a share may be back */
+        w->failed_model = 0;
+        s->work_dirty = 1;
+    }
     w->mute = 0;
     worker_refresh(s, w);
     if (w->draining && s->now_ms - w->drain_sent_ms >= s->config.cut_timeout_ms / 2) { /* it did not hear, it seems */

@@ -398,6 +398,7 @@ enum status worker_model_failed(struct sched *s, const struct sched_event *ev, s
         return err_nomem(e, "a worker");
     worker_heard(s, w);
     w->failed_model = ev->u.model.model_key;
+    w->failed_ms = s->now_ms;
     w->loading = 0;
     if (w->model_key == w->failed_model)
         w->model_key = 0;
