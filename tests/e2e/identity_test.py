@@ -137,10 +137,19 @@ def test_input_changed_while_it_runs(dir):
 
 
 def test_growth_is_ignored(dir):
-    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 300)
+    """What is appended to a source while the job runs does not belong to it."""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 600, text=lambda i: f"EBB_TEST_SLOW:2 record {i}")
     out = os.path.join(dir, "out")
-    t.ebb_run(t.tiny_model(), inp, out)
-    assert len(t.rows(out)) == 300
+    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.1s", "--lease", "0.3s", "--lanes", "1"),
+                         env={**os.environ, "EBB_TEST_HOOK": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    t.wait_for(lambda: any(n == "ebb-worker" for _, n in t.processes(out)), 10)
+    time.sleep(0.3)
+    assert p.poll() is None, "the job ended before the source could grow"
+    with open(inp, "a") as f:
+        f.write('{"id": "late", "text": "appended while the job runs"}\n' * 5)
+    o, e = p.communicate(timeout=60)
+    assert p.returncode == 0, (p.returncode, o, e)
+    assert [r["id"] for r in t.rows(out)] == [f"r{i}" for i in range(600)]
 
 
 def test_standard_input(dir):
