@@ -1,0 +1,66 @@
+/* A graph of ops over named values: what every model file becomes. Built by a loader or by hand, then finished once (types, folding, fusion, plans);
+   read-only and shared by all lanes after that. */
+#ifndef EBB_GRAPH_GRAPH_H
+#define EBB_GRAPH_GRAPH_H
+
+#include "base/status.h"
+#include "workers/engine/graph/op.h"
+
+struct graph_value {
+    char *name;
+    struct type type;        /* as declared or inferred */
+    struct tensor constant;  /* buffer != NULL: a constant */
+    int32_t producer;        /* node; -1: input or constant */
+    uint32_t uses;
+};
+
+struct graph {
+    struct graph *outer;     /* of the body of an If, Loop or Scan: captured values are further inputs, see captures */
+    struct syms *syms;       /* the outermost graph's */
+    const struct kernels *kernels;
+    char *name;
+    uint32_t n_values, n_nodes, n_in, n_out, n_captures;
+    struct graph_value *values;
+    struct node **nodes;     /* in an order in which they can run */
+    int32_t *in, *out;       /* values */
+    int32_t *captures;       /* values of this graph that stand for ... */
+    int32_t *captured;       /* ... these values of `outer`; the node that owns the body has them as further inputs behind its own */
+};
+
+MUST_USE enum status graph_new(const struct kernels *k, struct graph *outer, struct graph **out, struct err *e);
+void graph_free(struct graph *g); /* nodes, attributes, states, constants */
+
+/* Building. Names are copied. Each returns the number of a value or node, or -1 when memory is out. */
+int32_t graph_value(struct graph *g, const char *name); /* found or made */
+int32_t graph_constant(struct graph *g, const char *name, enum dtype d, uint32_t rank, const int64_t *dims, const void *data);
+int32_t graph_input(struct graph *g, const char *name, const struct type *t);
+int32_t graph_output(struct graph *g, int32_t value);
+struct node *graph_node(struct graph *g, const char *domain, const char *op, int opset, const char *name, uint32_t n_in, const int32_t *in,
+                        uint32_t n_out, const int32_t *out);
+MUST_USE enum status node_add_attr(struct node *n, const struct attr *a, struct err *e); /* takes what a owns */
+
+/* Order, checks, types, folding; then the passes of fuse.h; then plans. Cycles, values that nobody makes, unknown ops and wrong types are ST_USER naming
+   the node. */
+struct graph_opts {
+    int no_fold, no_fuse;    /* for tests */
+    int precision;           /* enum precision of the linear layers */
+};
+MUST_USE enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e);
+
+/* A lane's memory for running g: buffers are kept between runs, so that steady work allocates nothing. One thread at a time. */
+MUST_USE enum status run_new(const struct graph *g, struct run **out, struct err *e);
+void run_free(struct run *r);
+/* The tensor of input i for the next run: caller's memory, read only, alive until run_graph returns. */
+MUST_USE enum status run_set(struct run *r, uint32_t i, enum dtype d, uint32_t rank, const int64_t *dims, const void *data, struct err *e);
+MUST_USE enum status run_set_value(struct run *r, uint32_t i, const struct value *v, struct err *e);
+/* ST_USER: sizes that do not go together, an index out of range...: names the node. Outputs live until the next run. */
+MUST_USE enum status run_graph(struct run *r, struct err *e);
+const struct value *run_result(const struct run *r, uint32_t i);
+size_t run_bytes(const struct run *r); /* held now */
+
+/* Work on a device goes by tickets, so that two micro-batches can be under way; the processor completes inline. */
+typedef uint64_t ticket;
+MUST_USE enum status run_submit(struct run *r, ticket *out, struct err *e);
+MUST_USE enum status run_wait(struct run *r, ticket t, struct err *e);
+
+#endif
