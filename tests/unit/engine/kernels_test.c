@@ -137,6 +137,7 @@ static void linear_equals_reference(void **state)
     check_linear(1, 1, 1, ACT_NONE, 0);
     check_linear(6, 16, 384, ACT_NONE, 1);
     check_linear(13, 48, 384, ACT_GELU, 0);
+    check_linear(15, 50, 70, ACT_TANH, 0);
 }
 
 /* An element has the same bits whatever rows are beside it. */
@@ -205,6 +206,14 @@ static void attention_equals_reference(void **state)
         float *qkv = randoms(len * ld, t % 4 == 0 ? 20 : 2), *want = guarded(len, ldo);
         struct attention_args a = {.len = len, .dim = dim, .q = qkv, .k = qkv + dim, .v = qkv + 2 * dim, .ld = ld,
                                    .scale = 1 / sqrtf((float)dim), .out = want, .ldo = ldo};
+        float *bias = randoms((size_t)2 * len + (size_t)len * len, 2);
+        if (t % 2) { /* of the distance: one row that slides to the left */
+            a.bias = bias + len;
+            a.ldbias = -1;
+        } else if (t % 4 == 0) {
+            a.bias = bias;
+            a.ldbias = (ptrdiff_t)len + 1;
+        }
         a.scratch = floats(attention_scratch(&kernels_reference, len, dim));
         kernels_reference.attention(&a);
         mem_free(a.scratch);
@@ -218,6 +227,7 @@ static void attention_equals_reference(void **state)
             mem_free(a.scratch);
             mem_free(got);
         }
+        mem_free(bias);
         mem_free(qkv);
         mem_free(want);
     }
@@ -228,17 +238,17 @@ static void reference_attention_is_right(void **state)
 {
     (void)state;
     enum { LEN = 23, DIM = 12 };
-    float *qkv = randoms(LEN * 3 * DIM, 2), *out = floats(LEN * DIM), scratch[LEN];
+    float *qkv = randoms(LEN * 3 * DIM, 2), *out = floats(LEN * DIM), scratch[LEN], *bias = randoms(2 * LEN, 1);
     kernels_reference.attention(&(struct attention_args){.len = LEN, .dim = DIM, .q = qkv, .k = qkv + DIM, .v = qkv + 2 * DIM,
                                                          .ld = 3 * DIM, .scale = 0.25f, .out = out, .ldo = DIM,
-                                                         .scratch = scratch});
+                                                         .bias = bias + LEN, .ldbias = -1, .scratch = scratch});
     for (int i = 0; i < LEN; i++) {
         double p[LEN], sum = 0;
         for (int j = 0; j < LEN; j++) {
             double dot = 0;
             for (int d = 0; d < DIM; d++)
                 dot += (double)qkv[i * 3 * DIM + d] * (double)qkv[j * 3 * DIM + DIM + d];
-            sum += p[j] = exp(dot / 4);
+            sum += p[j] = exp(dot / 4 + (double)bias[LEN - i + j]);
         }
         for (int d = 0; d < DIM; d++) {
             double y = 0;
@@ -249,6 +259,7 @@ static void reference_attention_is_right(void **state)
     }
     mem_free(qkv);
     mem_free(out);
+    mem_free(bias);
 }
 
 static void norm_equals_reference(void **state)

@@ -153,13 +153,17 @@ INL vf gelu(vf x)
     return mul_add(h, erf_of(x * splat(GELU_SQRT_HALF)), h);
 }
 
+INL vf tanh_of(vf u)
+{
+    vf e = exp_neg((vf)((vi)(u * splat(2)) | (vi)splat(-0.0f))); /* exp(-2|u|) */
+    return copy_sign((splat(1) - e) / (splat(1) + e), u);
+}
+
 INL vf gelu_tanh(vf x)
 {
     vf u = x * splat(GELU_TANH_C) * mul_add(x * x, splat(GELU_TANH_CUBE), splat(1));
-    vf e = exp_neg((vf)((vi)(u * splat(2)) | (vi)splat(-0.0f))); /* exp(-2|u|) */
-    vf th = copy_sign((splat(1) - e) / (splat(1) + e), u);
     vf h = x * splat(0.5f);
-    return mul_add(h, th, h);
+    return mul_add(h, tanh_of(u), h);
 }
 
 INL vf activate(enum act act, vf x)
@@ -168,6 +172,7 @@ INL vf activate(enum act act, vf x)
     case ACT_GELU: return gelu(x);
     case ACT_GELU_TANH: return gelu_tanh(x);
     case ACT_RELU: return larger(x, (vf){0});
+    case ACT_TANH: return tanh_of(x);
     case ACT_NONE: break;
     }
     return x;
@@ -255,6 +260,7 @@ static void finish_tile(enum act act, uint32_t mr, const float *bias, float *c, 
     case ACT_GELU: finish(ACT_GELU, mr, bias, c, ldc); break;
     case ACT_GELU_TANH: finish(ACT_GELU_TANH, mr, bias, c, ldc); break;
     case ACT_RELU: finish(ACT_RELU, mr, bias, c, ldc); break;
+    case ACT_TANH: finish(ACT_TANH, mr, bias, c, ldc); break;
     }
 }
 
@@ -441,8 +447,8 @@ static void unit(uint32_t n, float *x)
 
 /* Attention ---------------------------------------------------------------------------------------------------------------------- */
 
-/* x = exp(x * scale - max), up to the end of the 16-lane block with zeros; returns the sum. x has room for whole blocks. */
-static float softmax_row(uint32_t n, float *x, float scale)
+/* x = exp(x * scale + bias - max), up to the end of the 16-lane block with zeros; returns the sum. x has room for whole blocks. */
+static float softmax_row(uint32_t n, float *x, float scale, const float *bias)
 {
     uint32_t full = n / 16 * 16, rest = n - full;
     struct v16 top;
@@ -450,6 +456,10 @@ static float softmax_row(uint32_t n, float *x, float scale)
     for (uint32_t j = 0; j < n; j += 16) {
         struct v16 y = load16(x + j);
         EACH(y, y.v[l] * splat(scale));
+        if (bias) {
+            struct v16 b = j == full ? load_part(bias + j, rest, 0) : load16(bias + j);
+            EACH(y, y.v[l] + b.v[l]);
+        }
         store16(x + j, y);
         if (j == full)
             y = load_part(x + j, rest, -__builtin_inff());
@@ -510,7 +520,8 @@ static void attention(const struct attention_args *a)
         for (uint32_t j = 0; j < cols; j += NR)
             tiles[mr](a->dim, a->q + r0 * a->ld, a->ld, keys + (size_t)j * a->dim, scores + j, cols, 1);
         for (uint32_t r = 0; r < mr; r++)
-            inverse[r] = 1 / softmax_row(a->len, scores + (size_t)r * cols, a->scale);
+            inverse[r] = 1 / softmax_row(a->len, scores + (size_t)r * cols, a->scale,
+                                         a->bias ? a->bias + (ptrdiff_t)(r0 + r) * a->ldbias : NULL);
         for (uint32_t d = 0; d < dims; d += NR) {
             uint32_t n = a->dim - d < NR ? a->dim - d : NR;
             tiles[mr](a->len, scores, cols, values + (size_t)d * a->len, o, NR, 1);

@@ -59,6 +59,7 @@ static float ref_act(enum act act, float x)
     case ACT_GELU: return fmaf(h, ref_erf(x * GELU_SQRT_HALF), h);
     case ACT_GELU_TANH: return fmaf(h, ref_tanh(x * GELU_TANH_C * fmaf(x * x, GELU_TANH_CUBE, 1)), h);
     case ACT_RELU: return x > 0 ? x : 0;
+    case ACT_TANH: return ref_tanh(x);
     case ACT_NONE: break;
     }
     return x;
@@ -129,6 +130,8 @@ static void ref_attention(const struct attention_args *a)
             for (uint32_t d = 0; d < a->dim; d++)
                 dot = fmaf(a->q[i * a->ld + d], a->k[j * a->ld + d], dot);
             score[j] = dot * a->scale;
+            if (a->bias)
+                score[j] += a->bias[(ptrdiff_t)i * a->ldbias + j];
             max = score[j] > max ? score[j] : max;
         }
         for (uint32_t j = 0; j < a->len; j++) {
