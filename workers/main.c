@@ -24,6 +24,7 @@
 #define MOST_LANES 1024
 #define LEAST_MEMORY (64u << 20)
 #define OWN_MAPPING_BYTES (64 << 10) /* larger records get a mapping each, which goes back when they do: no heap is left in pieces by them */
+#define LANES_AN_ARENA 16 /* a heap for each thread keeps in each what the fullest moment of that thread took: twice what a shared one keeps */
 #define LANES_MS 500 /* that the lanes get to empty themselves of records that are not wanted any more */
 
 static struct blackbox *box;
@@ -134,6 +135,7 @@ int main(int argc, char **argv)
         return status_exit_code(st);
     }
     mallopt(M_MMAP_THRESHOLD, OWN_MAPPING_BYTES);
+    mallopt(M_ARENA_MAX, 1 + (int)(lanes / LANES_AN_ARENA));
     char own_name[32];
     snprintf(own_name, sizeof own_name, "%llx", (unsigned long long)number);
     log_init("ebb-worker", verbose ? LOG_DEBUG : LOG_INFO);

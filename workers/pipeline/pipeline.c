@@ -529,7 +529,7 @@ static void finish(struct pipeline *p, struct item *i, enum item_state result, u
     }
     p->records_done++;
     p->done_bytes += i->charge;
-    if (h->done == 1 || h->probe || held_complete(h) || p->done_bytes > p->o.budget_bytes / 2 || (p->draining && !h->open))
+    if (h->done == 1 || h->probe || held_complete(h) || pipeline_full(p) || (p->draining && !h->open))
         pthread_cond_signal(&p->to_write);
 }
 

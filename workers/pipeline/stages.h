@@ -54,6 +54,12 @@ void *write_run(void *stage);
 _Noreturn void pipeline_out_of_memory(struct pipeline *p, const char *what);
 
 /* The rest with the lock held. */
+/* So many results wait for their commit that it is made now, whatever the job's interval. Far below the whole budget: a fast model must not hold
+   more the faster it is, and the next results come in while a part is being written. */
+static inline int pipeline_full(const struct pipeline *p)
+{
+    return p->done_bytes > p->o.budget_bytes / 8;
+}
 struct held *pipeline_find(struct pipeline *p, uint64_t epoch);
 void pipeline_add_report(struct pipeline *p, const struct report *r); /* copies it */
 void pipeline_add_commit(struct pipeline *p, struct commit *c);

@@ -1,6 +1,6 @@
 /* The writer: one thread that turns finished records into parts, and alone makes commits.
 
-   The happy path: every few seconds, or when a lease is complete, or when finished rows fill half of the budget, it detaches a lease's finished
+   The happy path: every few seconds, or when a lease is complete, or when finished rows fill an eighth of the budget, it detaches a lease's finished
    runs, sees that their sources are still what they were, writes them as the extents of one new part, and reports a commit that names it.
 
    What can fail: a source changed since it was read (the lease goes back, the job is to be held); the part cannot be written (the lease goes
@@ -43,7 +43,7 @@ static enum due due(const struct pipeline *p, const struct held *h, uint64_t now
             return DUE_RETURN;
         }
     }
-    int all = p->done_bytes > p->o.budget_bytes / 2;
+    int all = pipeline_full(p);
     uint64_t every_ms = h->job->commit_every_ms;
     if (held_due(h, now_ms, every_ms, all))
         return all ? DUE_ALL : DUE_COMMIT;
