@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum act { ACT_NONE, ACT_GELU, ACT_GELU_TANH, ACT_RELU, ACT_TANH };
-enum pooling { POOL_MEAN, POOL_CLS, POOL_MAX, POOL_MEAN_SQRT };
+enum pooling { POOL_MEAN, POOL_CLS, POOL_MAX, POOL_MEAN_SQRT, POOL_WEIGHTED, POOL_LAST }; /* the last two are ops/pool.c's own */
 
 /* c[i][j] = act(chain over k of a[i][k] * w[j][k], then + bias[j]) + res[i][j] */
 struct gemm_args {
