@@ -57,7 +57,8 @@ SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/en
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c
 # compiled once per instruction set, see the rule below
-SRC_isa    := workers/engine/cpu/kernels.c
+SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c
+SRC_engine += workers/engine/cpu/conv_reference.c
 ISAS       := avx512 avx2 generic
 SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \

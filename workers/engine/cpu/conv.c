@@ -1,0 +1,637 @@
+/* Convolution, one source compiled once per instruction set as kernels.c is. Three ways, all with the same chain per element:
+
+   - pixels as the columns of a product: the output pixels of a block (over rows and images) in panels of NR, for each block of k the
+     shifted input rows are copied into panels, and a tile of MR output channels x NR pixels runs over it. What is written is the output
+     itself: no layout is ever changed.
+   - one input channel per group (depthwise): over a padded plane, whole vectors of output pixels, one tap after another.
+
+   Both read a copy of the input in which padding is zeros and a stride is undone: element i of phase p along an axis is padded element
+   i * stride + p, so that a tap is a shift whatever the stride. A convolution without padding and stride reads the input itself. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "workers/engine/cpu/conv.h"
+
+#if ISA_LEVEL == 3
+enum { MR = 14, NR = 32 };
+#elif ISA_LEVEL == 2
+enum { MR = 6, NR = 16 };
+#else
+enum { MR = 2, NR = 16 };
+#endif
+#if defined(__AVX512F__)
+enum { VL = 16 };
+#elif defined(__FMA__)
+enum { VL = 8 };
+#else
+enum { VL = 4 };
+#endif
+/* A panel's block of k (KC x NR floats) stays in the first-level cache, the panels of a block of pixels and the weights of OC_BLOCK
+   channels in the second. */
+enum { TV = NR / VL, KC = 256, PANELS = 192 / NR, OC_BLOCK = 84, SLACK = 8 * VL + 16, DEEP = 8, ROWS_AT_ONCE = 2048 };
+
+#define INL static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef float vfu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+
+INL vf load(const float *p)
+{
+    return *(const vfu *)p;
+}
+
+INL void store(float *p, vf x)
+{
+    *(vfu *)p = x;
+}
+
+INL vf splat(float x)
+{
+    return x - (vf){0};
+}
+
+#if defined(__AVX512F__)
+INL vf mul_add(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+#elif defined(__FMA__)
+INL vf mul_add(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+#else
+/* As in kernels.c: the product is exact in double, the sum rounded to odd, then once to float. */
+typedef double vd __attribute__((vector_size(16)));
+typedef int64_t vl __attribute__((vector_size(16)));
+
+INL vd fma_odd(vd a, vd b, vd c)
+{
+    vd p = a * b, s = p + c, t = s - p;
+    vd err = (p - (s - t)) + (c - t);
+    vl up = err > (vd){0}, down = err < (vd){0};
+    vl away = (up & (s < (vd){0})) | (down & (s > (vd){0}));
+    return (vd)(((vl)s + away) | ((up | down) & (vl){1, 1}));
+}
+
+#if ISA_LEVEL == 3 /* only in a test */
+static __attribute__((noinline))
+#else
+INL
+#endif
+vf mul_add(vf a, vf b, vf c)
+{
+    vd lo = fma_odd(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c));
+    vd hi = fma_odd(_mm_cvtps_pd(_mm_movehl_ps(a, a)), _mm_cvtps_pd(_mm_movehl_ps(b, b)), _mm_cvtps_pd(_mm_movehl_ps(c, c)));
+    return _mm_movelh_ps(_mm_cvtpd_ps(lo), _mm_cvtpd_ps(hi));
+}
+#endif
+
+INL vf choose(vi mask, vf a, vf b)
+{
+    return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+INL vf clip(vf x, vf lo, vf hi)
+{
+    x = choose(x > lo, x, lo);
+    return choose(x < hi, x, hi);
+}
+
+INL vf activate(enum conv_act act, vf x, vf a, vf b)
+{
+    switch (act) {
+    case CONV_ACT_RELU: return choose(x > (vf){0}, x, (vf){0});
+    case CONV_ACT_CLIP: return clip(x, a, b);
+    case CONV_ACT_LEAKY: return choose(x < (vf){0}, x * a, x);
+    case CONV_ACT_HARD_SIGMOID: return clip(x * a + b, (vf){0}, splat(1));
+    case CONV_ACT_HARD_SWISH: return x * clip(x * a + b, (vf){0}, splat(1));
+    case CONV_ACT_NONE: break;
+    }
+    return x;
+}
+
+/* What follows a chain: n elements of one output channel. y may be x. */
+INL void finish_row(const enum conv_act act, uint32_t n, const float *x, const float *bias, const float *res, float a, float b, float *y)
+{
+    uint32_t j = 0;
+    vf va = splat(a), vb = splat(b), add = splat(bias ? *bias : 0);
+    for (; j + VL <= n; j += VL) {
+        vf v = load(x + j);
+        if (bias)
+            v = v + add;
+        if (res)
+            v = v + load(res + j);
+        store(y + j, activate(act, v, va, vb));
+    }
+    if (j < n) {
+        float t[VL] = {0}, u[VL] = {0};
+        memcpy(t, x + j, (n - j) * sizeof *t);
+        if (res)
+            memcpy(u, res + j, (n - j) * sizeof *u);
+        vf v = load(t);
+        if (bias)
+            v = v + add;
+        if (res)
+            v = v + load(u);
+        store(t, activate(act, v, va, vb));
+        memcpy(y + j, t, (n - j) * sizeof *t);
+    }
+}
+
+static void finish(const struct conv_args *g, uint32_t n, const float *x, const float *bias, const float *res, float *y)
+{
+    switch (g->act) {
+    case CONV_ACT_NONE: finish_row(CONV_ACT_NONE, n, x, bias, res, g->a, g->b, y); break;
+    case CONV_ACT_RELU: finish_row(CONV_ACT_RELU, n, x, bias, res, g->a, g->b, y); break;
+    case CONV_ACT_CLIP: finish_row(CONV_ACT_CLIP, n, x, bias, res, g->a, g->b, y); break;
+    case CONV_ACT_LEAKY: finish_row(CONV_ACT_LEAKY, n, x, bias, res, g->a, g->b, y); break;
+    case CONV_ACT_HARD_SIGMOID: finish_row(CONV_ACT_HARD_SIGMOID, n, x, bias, res, g->a, g->b, y); break;
+    case CONV_ACT_HARD_SWISH: finish_row(CONV_ACT_HARD_SWISH, n, x, bias, res, g->a, g->b, y); break;
+    }
+}
+
+/* The input as the taps want it ------------------------------------------------------------------------------------------------------ */
+
+struct plan {
+    int direct;          /* the input itself */
+    uint32_t taps;       /* of one channel */
+    uint32_t k;          /* ic * taps */
+    uint32_t size[3];    /* of a phase's plane */
+    uint32_t phases[3];  /* how many are needed along each axis */
+    size_t channel;      /* floats of one channel: all phases */
+    size_t image;        /* from one image to the next */
+    size_t in, out;      /* elements of one channel */
+    uint32_t row;        /* output pixels that lie behind each other in a plane */
+    uint32_t images;     /* done at once */
+};
+
+static uint32_t phase_of(const struct conv_args *g, uint32_t axis, uint32_t tap)
+{
+    return tap * g->dilation[axis] % g->stride[axis];
+}
+
+/* A phase's place among those that some tap needs, or -1. */
+static int phase_slot(const struct conv_args *g, uint32_t axis, uint32_t phase)
+{
+    for (uint32_t k = 0, slot = 0; k < g->kernel[axis]; k++) {
+        uint32_t p = phase_of(g, axis, k), seen = 0;
+        for (uint32_t j = 0; j < k && !seen; j++)
+            seen = phase_of(g, axis, j) == p;
+        if (seen)
+            continue;
+        if (p == phase)
+            return (int)slot;
+        slot++;
+    }
+    return -1;
+}
+
+static int is_depthwise(const struct conv_args *g)
+{
+    return g->ic == 1 && g->groups > 1;
+}
+
+/* A depthwise convolution has planes of its own even where the input would do: its vectors read beyond the last row. */
+static struct plan plan_of(const struct conv_args *g)
+{
+    struct plan p = {.direct = !is_depthwise(g), .taps = g->kernel[0] * g->kernel[1] * g->kernel[2]};
+    p.k = p.taps * g->ic;
+    p.in = (size_t)g->in[0] * g->in[1] * g->in[2];
+    p.out = (size_t)g->out[0] * g->out[1] * g->out[2];
+    for (int i = 0; i < 3; i++) {
+        uint32_t reach = (g->out[i] - 1) * g->stride[i] + (g->kernel[i] - 1) * g->dilation[i] + 1;
+        p.size[i] = (reach + g->stride[i] - 1) / g->stride[i];
+        for (uint32_t ph = 0; ph < g->stride[i]; ph++)
+            p.phases[i] += phase_slot(g, (uint32_t)i, ph) >= 0;
+        p.direct &= g->stride[i] == 1 && g->pad[i] == 0 && reach <= g->in[i];
+    }
+    if (p.direct)
+        memcpy(p.size, g->in, sizeof p.size);
+    p.channel = (size_t)p.phases[0] * p.phases[1] * p.phases[2] * p.size[0] * p.size[1] * p.size[2];
+    p.image = p.direct ? (size_t)g->groups * g->ic * p.in : g->ic * p.channel;
+    p.row = g->out[2];
+    if (p.size[2] == g->out[2]) {
+        p.row *= g->out[1];
+        if (p.size[1] == g->out[1])
+            p.row *= g->out[0];
+    }
+    /* small images fill panels together */
+    size_t n = p.out ? (3 * PANELS * NR + p.out - 1) / p.out : 1;
+    p.images = n < g->batch ? (uint32_t)n : g->batch;
+    p.images = p.images ? p.images : 1;
+    return p;
+}
+
+/* Where output pixel i of an image begins in a plane. */
+static size_t pixel_at(const struct conv_args *g, const struct plan *p, size_t i)
+{
+    size_t r = i / p->row, c = i % p->row;
+    if (p->row == g->out[2])
+        return ((r / g->out[1]) * p->size[1] + r % g->out[1]) * p->size[2] + c;
+    return r * p->size[1] * p->size[2] + c; /* whole planes, or all */
+}
+
+static void shifts(const struct conv_args *g, const struct plan *p, uint32_t *off)
+{
+    size_t plane = (size_t)p->size[0] * p->size[1] * p->size[2];
+    for (uint32_t d = 0; d < g->kernel[0]; d++)
+        for (uint32_t h = 0; h < g->kernel[1]; h++)
+            for (uint32_t w = 0; w < g->kernel[2]; w++) {
+                uint32_t pd = (uint32_t)phase_slot(g, 0, phase_of(g, 0, d)), ph = (uint32_t)phase_slot(g, 1, phase_of(g, 1, h)),
+                         pw = (uint32_t)phase_slot(g, 2, phase_of(g, 2, w));
+                size_t at = ((pd * p->phases[1] + ph) * p->phases[2] + pw) * plane;
+                at += ((size_t)(d * g->dilation[0] / g->stride[0]) * p->size[1] + h * g->dilation[1] / g->stride[1]) * p->size[2] +
+                      w * g->dilation[2] / g->stride[2];
+                *off++ = (uint32_t)at;
+            }
+    for (uint32_t c = 1; c < g->ic; c++)
+        for (uint32_t t = 0; t < p->taps; t++, off++)
+            *off = off[-(ptrdiff_t)p->taps] + (uint32_t)p->channel;
+}
+
+/* One row of a phase: to[i] = padded[i * stride + phase] */
+static void phase_row(const struct conv_args *g, uint32_t n, uint32_t phase, const float *from, float *to)
+{
+    int64_t s = g->stride[2], first = (int64_t)phase - g->pad[2], width = g->in[2];
+    int64_t lo = first < 0 ? (-first + s - 1) / s : 0, hi = first < width ? (width - first + s - 1) / s : 0;
+    hi = hi < n ? hi : n;
+    lo = lo < hi ? lo : hi;
+    memset(to, 0, (size_t)lo * sizeof *to);
+    if (s == 1) {
+        memcpy(to + lo, from + first + lo, (size_t)(hi - lo) * sizeof *to);
+    } else {
+        from += first;
+        for (int64_t i = lo; i < hi; i++)
+            to[i] = from[i * s];
+    }
+    memset(to + hi, 0, (size_t)(n - hi) * sizeof *to);
+}
+
+/* One channel: all its phases. */
+static void phase_channel(const struct conv_args *g, const struct plan *p, const float *x, float *to)
+{
+    for (uint32_t pd = 0; pd < g->stride[0]; pd++)
+        for (uint32_t ph = 0; ph < g->stride[1]; ph++)
+            for (uint32_t pw = 0; pw < g->stride[2]; pw++) {
+                int sd = phase_slot(g, 0, pd), sh = phase_slot(g, 1, ph), sw = phase_slot(g, 2, pw);
+                if (sd < 0 || sh < 0 || sw < 0)
+                    continue;
+                float *at = to + (((uint32_t)sd * p->phases[1] + (uint32_t)sh) * p->phases[2] + (uint32_t)sw) *
+                                     ((size_t)p->size[0] * p->size[1] * p->size[2]);
+                for (uint32_t d = 0; d < p->size[0]; d++)
+                    for (uint32_t h = 0; h < p->size[1]; h++, at += p->size[2]) {
+                        int64_t id = (int64_t)d * g->stride[0] + pd - g->pad[0], ih = (int64_t)h * g->stride[1] + ph - g->pad[1];
+                        if (id < 0 || ih < 0 || id >= g->in[0] || ih >= g->in[1])
+                            memset(at, 0, p->size[2] * sizeof *at);
+                        else
+                            phase_row(g, p->size[2], pw, x + ((size_t)id * g->in[1] + (size_t)ih) * g->in[2], at);
+                    }
+            }
+}
+
+/* Products --------------------------------------------------------------------------------------------------------------------------- */
+
+/* c[mr][NR] (+)= chain over kc of w[k][i] * b[k][j] */
+INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first)
+{
+    vf acc[MR][TV];
+#pragma GCC unroll 14
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < TV; j++)
+            acc[i][j] = first ? (vf){0} : load(c + (size_t)i * ldc + j * VL);
+    for (uint32_t k = 0; k < kc; k++) {
+        vf x[TV];
+#pragma GCC unroll 8
+        for (int j = 0; j < TV; j++)
+            x[j] = load(b + j * VL);
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++) {
+            vf v = splat(w[i]);
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = mul_add(v, x[j], acc[i][j]);
+        }
+        w += MR;
+        b += NR;
+    }
+#pragma GCC unroll 14
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < TV; j++)
+            store(c + (size_t)i * ldc + j * VL, acc[i][j]);
+}
+
+typedef void tile_fn(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first);
+#define TILE(mr)                                                                                                                 \
+    static __attribute__((noinline)) void tile_##mr(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first) \
+    {                                                                                                                            \
+        tile(mr, kc, w, b, c, ldc, first);                                                                                       \
+    }
+TILE(1) TILE(2)
+#if ISA_LEVEL >= 2
+TILE(3) TILE(4) TILE(5) TILE(6)
+#endif
+#if ISA_LEVEL >= 3
+TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
+#endif
+static tile_fn *const tiles[MR + 1] = {
+    NULL, tile_1, tile_2,
+#if ISA_LEVEL >= 2
+    tile_3, tile_4, tile_5, tile_6,
+#endif
+#if ISA_LEVEL >= 3
+    tile_7, tile_8, tile_9, tile_10, tile_11, tile_12, tile_13, tile_14,
+#endif
+};
+
+/* to[k][0..n) = from[off[k]..), for all k; exactly n floats of each row are written */
+static void copy_columns(uint32_t kc, uint32_t n, const float *from, const uint32_t *off, float *to)
+{
+    if (n == NR) {
+        for (uint32_t k = 0; k < kc; k++)
+            memcpy(to + (size_t)k * NR, from + off[k], NR * sizeof *to);
+        return;
+    }
+    uint32_t j = 0;
+    for (; j + 8 <= n; j += 8)
+        for (uint32_t k = 0; k < kc; k++)
+            memcpy(to + (size_t)k * NR + j, from + off[k] + j, 8 * sizeof *to);
+    if (j == n)
+        return;
+    if (j > 0) { /* once more, ending with the last */
+        for (uint32_t k = 0; k < kc; k++)
+            memcpy(to + (size_t)k * NR + n - 8, from + off[k] + n - 8, 8 * sizeof *to);
+    } else if (n >= 4) {
+        for (uint32_t k = 0; k < kc; k++) {
+            memcpy(to + (size_t)k * NR, from + off[k], 4 * sizeof *to);
+            memcpy(to + (size_t)k * NR + n - 4, from + off[k] + n - 4, 4 * sizeof *to);
+        }
+    } else {
+        for (uint32_t k = 0; k < kc; k++)
+            for (uint32_t i = 0; i < n; i++)
+                to[(size_t)k * NR + i] = from[off[k] + i];
+    }
+}
+
+/* Pixels q0.. (n of them, over images) of a block of k. */
+static void pack_panel(const struct conv_args *g, const struct plan *p, const float *planes, const uint32_t *off, uint32_t kc, size_t q0,
+                       uint32_t n, float *to)
+{
+    if (n < NR)
+        memset(to, 0, sizeof *to * NR * kc);
+    for (uint32_t j = 0; j < n;) {
+        size_t image = (q0 + j) / p->out, i = (q0 + j) % p->out, left = p->row - i % p->row;
+        uint32_t m = n - j < left ? n - j : (uint32_t)left;
+        copy_columns(kc, m, planes + image * p->image + pixel_at(g, p, i), off, to + j);
+        j += m;
+    }
+}
+
+/* Copies n pixels from q0 on between a tile and the output: they may lie in several images. One of in and out is NULL. */
+static void move_tile(const struct conv_args *g, const struct plan *p, const float *in, float *out, size_t q0, uint32_t n, uint32_t mr,
+                      float *edge)
+{
+    size_t image_step = (size_t)g->groups * g->oc * p->out;
+    for (uint32_t j = 0; j < n;) {
+        size_t image = (q0 + j) / p->out, i = (q0 + j) % p->out, left = p->out - i;
+        uint32_t m = n - j < left ? n - j : (uint32_t)left;
+        for (uint32_t r = 0; r < mr; r++) {
+            size_t home = image * image_step + r * p->out + i;
+            if (out)
+                memcpy(out + home, edge + r * NR + j, m * sizeof *edge);
+            else
+                memcpy(edge + r * NR + j, in + home, m * sizeof *edge);
+        }
+        j += m;
+    }
+}
+
+struct block {
+    uint32_t k0, kc;
+    size_t q0; /* first pixel of the panel */
+    uint32_t n;
+    const float *panel;
+};
+
+/* One tile over one block of k. `y` and `res` are those of the group's first channel and the first image. */
+static void conv_tile(const struct conv_args *g, const struct plan *p, const struct block *b, uint32_t r0, uint32_t mr, const float *w,
+                      const float *bias, const float *res, float *y)
+{
+    _Alignas(64) float edge[MR * NR], add[MR * NR];
+    size_t image = b->q0 / p->out, i = b->q0 % p->out, shift = image * g->groups * g->oc * p->out + r0 * p->out + i;
+    int whole = b->n == NR && i + NR <= p->out, last = b->k0 + b->kc == p->k;
+    float *c = whole ? y + shift : edge;
+    size_t ldc = whole ? p->out : NR;
+    if (!whole && b->k0 > 0) {
+        memset(edge, 0, sizeof edge);
+        move_tile(g, p, y + r0 * p->out, NULL, b->q0, b->n, mr, edge);
+    }
+    tiles[mr](b->kc, w + (size_t)b->k0 * MR, b->panel, c, ldc, b->k0 == 0);
+    if (last && (bias || res || g->act != CONV_ACT_NONE)) {
+        size_t ldr = whole ? p->out : NR;
+        const float *from = res ? res + shift : NULL;
+        if (res && !whole) {
+            memset(add, 0, sizeof add);
+            move_tile(g, p, res + r0 * p->out, NULL, b->q0, b->n, mr, add);
+            from = add;
+        }
+        for (uint32_t r = 0; r < mr; r++)
+            finish(g, NR, c + r * ldc, bias ? bias + r0 + r : NULL, from ? from + r * ldr : NULL, c + r * ldc);
+    }
+    if (!whole)
+        move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge);
+}
+
+static uint32_t tiles_of(uint32_t oc)
+{
+    return (oc + MR - 1) / MR;
+}
+
+/* All output channels of a group, for the panels of a block of pixels and one block of k. A block of weights stays in the second-level
+   cache while the panels pass, a panel in the first. */
+static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t k0, uint32_t kc, size_t q0, size_t q1, const float *panels,
+                       const float *packed, const float *bias, const float *res, float *y)
+{
+    uint32_t n_tiles = tiles_of(g->oc), step = OC_BLOCK / MR;
+    for (uint32_t t0 = 0; t0 < n_tiles; t0 += step) {
+        uint32_t t1 = t0 + step < n_tiles ? t0 + step : n_tiles;
+        struct block b = {.k0 = k0, .kc = kc, .panel = panels};
+        for (b.q0 = q0; b.q0 < q1; b.q0 += NR, b.panel += (size_t)kc * NR) {
+            b.n = q1 - b.q0 < NR ? (uint32_t)(q1 - b.q0) : NR;
+            for (uint32_t t = t0; t < t1; t++) {
+                uint32_t r0 = (uint32_t)((uint64_t)g->oc * t / n_tiles), r1 = (uint32_t)((uint64_t)g->oc * (t + 1) / n_tiles);
+                conv_tile(g, p, &b, r0, r1 - r0, packed + (size_t)t * p->k * MR, bias, res, y);
+            }
+        }
+    }
+}
+
+static size_t round16(size_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+static size_t panels_floats(const struct plan *p)
+{
+    return (size_t)PANELS * NR * (p->k < KC ? p->k : KC);
+}
+
+static void dense(const struct conv_args *g, const struct plan *p)
+{
+    uint32_t *off = g->scratch;
+    float *panels = (float *)off + round16(p->k), *planes = panels + round16(panels_floats(p));
+    shifts(g, p, off);
+    for (uint32_t group = 0; group < g->groups; group++)
+        for (uint32_t b0 = 0; b0 < g->batch; b0 += p->images) {
+            uint32_t nb = g->batch - b0 < p->images ? g->batch - b0 : p->images;
+            const float *x = g->x + ((size_t)b0 * g->groups + group) * g->ic * p->in, *from = p->direct ? x : planes;
+            if (!p->direct)
+                for (uint32_t b = 0; b < nb; b++)
+                    for (uint32_t c = 0; c < g->ic; c++)
+                        phase_channel(g, p, x + ((size_t)b * g->groups * g->ic + c) * p->in, planes + b * p->image + c * p->channel);
+            size_t all = nb * p->out, shift = ((size_t)b0 * g->groups + group) * g->oc * p->out;
+            for (size_t q0 = 0; q0 < all; q0 += PANELS * NR) {
+                size_t q1 = q0 + PANELS * NR < all ? q0 + PANELS * NR : all;
+                for (uint32_t k0 = 0; k0 < p->k; k0 += KC) {
+                    uint32_t kc = p->k - k0 < KC ? p->k - k0 : KC;
+                    float *to = panels;
+                    for (size_t q = q0; q < q1; q += NR, to += (size_t)kc * NR)
+                        pack_panel(g, p, from, off + k0, kc, q, q1 - q < NR ? (uint32_t)(q1 - q) : NR, to);
+                    conv_block(g, p, k0, kc, q0, q1, panels, g->packed + (size_t)group * tiles_of(g->oc) * p->k * MR,
+                               g->bias ? g->bias + (size_t)group * g->oc : NULL, g->res ? g->res + shift : NULL, g->y + shift);
+                }
+            }
+        }
+}
+
+/* Depthwise -------------------------------------------------------------------------------------------------------------------------- */
+
+/* n elements (rounded up to vectors) from one plane, with the width of a plane between rows: what lies between rows is thrown away. */
+INL void taps_at(const int deep, uint32_t taps, const uint32_t *off, const float *w, const float *x, float *to)
+{
+    vf acc[DEEP];
+#pragma GCC unroll 8
+    for (int i = 0; i < deep; i++)
+        acc[i] = (vf){0};
+    for (uint32_t t = 0; t < taps; t++) {
+        vf v = splat(w[t]);
+        const float *from = x + off[t];
+#pragma GCC unroll 8
+        for (int i = 0; i < deep; i++)
+            acc[i] = mul_add(v, load(from + i * VL), acc[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < deep; i++)
+        store(to + i * VL, acc[i]);
+}
+
+static void depth_rows(uint32_t n, uint32_t taps, const uint32_t *off, const float *w, const float *x, float *to)
+{
+    uint32_t j = 0;
+    for (; j + DEEP * VL <= n; j += DEEP * VL)
+        taps_at(DEEP, taps, off, w, x + j, to + j);
+    if (j + 4 * VL <= n) {
+        taps_at(4, taps, off, w, x + j, to + j);
+        j += 4 * VL;
+    }
+    for (; j + VL < n; j += 2 * VL)
+        taps_at(2, taps, off, w, x + j, to + j);
+    if (j < n)
+        taps_at(1, taps, off, w, x + j, to + j);
+}
+
+static uint32_t rows_at_once(const struct conv_args *g, const struct plan *p)
+{
+    uint32_t n = ROWS_AT_ONCE / p->size[2];
+    n = n ? n : 1;
+    return n < g->out[1] ? n : g->out[1];
+}
+
+static void depthwise(const struct conv_args *g, const struct plan *p)
+{
+    uint32_t *off = g->scratch, rows = rows_at_once(g, p), width = p->size[2];
+    float *temp = (float *)off + round16(p->k), *plane = temp + round16((size_t)rows * width + SLACK);
+    shifts(g, p, off);
+    memset(plane + p->channel, 0, SLACK * sizeof *plane); /* vectors read beyond the last row */
+    for (uint32_t b = 0; b < g->batch; b++)
+        for (uint32_t group = 0; group < g->groups; group++) {
+            phase_channel(g, p, g->x + ((size_t)b * g->groups + group) * p->in, plane);
+            for (uint32_t o = group * g->oc; o < (group + 1) * g->oc; o++) {
+                size_t shift = ((size_t)b * g->groups * g->oc + o) * p->out;
+                for (uint32_t d = 0; d < g->out[0]; d++)
+                    for (uint32_t h0 = 0; h0 < g->out[1]; h0 += rows) {
+                        uint32_t n = g->out[1] - h0 < rows ? g->out[1] - h0 : rows;
+                        depth_rows((n - 1) * width + g->out[2], p->taps, off, g->packed + (size_t)o * p->taps,
+                                   plane + ((size_t)d * p->size[1] + h0) * width, temp);
+                        for (uint32_t h = 0; h < n; h++) {
+                            size_t at = shift + ((size_t)d * g->out[1] + h0 + h) * g->out[2];
+                            finish(g, g->out[2], temp + (size_t)h * width, g->bias ? g->bias + o : NULL, g->res ? g->res + at : NULL,
+                                   g->y + at);
+                        }
+                    }
+            }
+        }
+}
+
+/* The table -------------------------------------------------------------------------------------------------------------------------- */
+
+static void conv_run(const struct conv_args *g)
+{
+    struct plan p = plan_of(g);
+    if (p.out == 0 || g->batch == 0)
+        return;
+    if (is_depthwise(g))
+        depthwise(g, &p);
+    else
+        dense(g, &p);
+}
+
+static size_t conv_scratch(const struct conv_args *g)
+{
+    struct plan p = plan_of(g);
+    size_t depth = round16((size_t)rows_at_once(g, &p) * p.size[2] + SLACK) + p.channel + SLACK;
+    size_t product = round16(panels_floats(&p)) + (p.direct ? 0 : p.images * p.image);
+    return (round16(p.k) + (is_depthwise(g) ? depth : product)) * sizeof(float) + 64;
+}
+
+static size_t conv_packed(const struct conv_args *g)
+{
+    size_t taps = (size_t)g->kernel[0] * g->kernel[1] * g->kernel[2];
+    if (is_depthwise(g))
+        return g->groups * g->oc * taps;
+    return (size_t)g->groups * tiles_of(g->oc) * MR * g->ic * taps;
+}
+
+/* packed[tile][k][i], zeros beyond the rows of a tile */
+static void conv_pack(const struct conv_args *g, const float *w, float *packed)
+{
+    size_t k = (size_t)g->ic * g->kernel[0] * g->kernel[1] * g->kernel[2];
+    if (is_depthwise(g)) {
+        memcpy(packed, w, (size_t)g->groups * g->oc * k * sizeof *w);
+        return;
+    }
+    uint32_t n_tiles = tiles_of(g->oc);
+    for (uint32_t group = 0; group < g->groups; group++)
+        for (uint32_t t = 0; t < n_tiles; t++, packed += k * MR) {
+            uint32_t r0 = (uint32_t)((uint64_t)g->oc * t / n_tiles), r1 = (uint32_t)((uint64_t)g->oc * (t + 1) / n_tiles);
+            memset(packed, 0, k * MR * sizeof *packed);
+            for (uint32_t r = r0; r < r1; r++)
+                for (size_t i = 0; i < k; i++)
+                    packed[i * MR + (r - r0)] = w[((size_t)group * g->oc + r) * k + i];
+        }
+}
+
+#define NAME_(isa) conv_##isa
+#define NAME(isa) NAME_(isa)
+#define TEXT_(isa) #isa
+#define TEXT(isa) TEXT_(isa)
+const struct conv_kernels NAME(ISA) = {
+    .name = TEXT(ISA),
+    .packed = conv_packed,
+    .pack = conv_pack,
+    .scratch = conv_scratch,
+    .run = conv_run,
+};

@@ -1,0 +1,99 @@
+/* Convolution as its definition says: one output element at a time. Slow, kept for ever: what the fast ones are compared with. */
+#include <math.h>
+#include <string.h>
+
+#include "workers/engine/cpu/conv.h"
+#include "workers/engine/cpu/kernels.h"
+
+static float clip(float x, float lo, float hi)
+{
+    x = x > lo ? x : lo;
+    return x < hi ? x : hi;
+}
+
+static float activate(const struct conv_args *g, float x)
+{
+    switch (g->act) {
+    case CONV_ACT_RELU: return x > 0 ? x : 0;
+    case CONV_ACT_CLIP: return clip(x, g->a, g->b);
+    case CONV_ACT_LEAKY: return x < 0 ? x * g->a : x;
+    case CONV_ACT_HARD_SIGMOID: return clip(x * g->a + g->b, 0, 1);
+    case CONV_ACT_HARD_SWISH: return x * clip(x * g->a + g->b, 0, 1);
+    case CONV_ACT_NONE: break;
+    }
+    return x;
+}
+
+static float input_at(const struct conv_args *g, const float *plane, int64_t d, int64_t h, int64_t w)
+{
+    if (d < 0 || h < 0 || w < 0 || d >= g->in[0] || h >= g->in[1] || w >= g->in[2])
+        return 0;
+    return plane[((size_t)d * g->in[1] + (size_t)h) * g->in[2] + (size_t)w];
+}
+
+static float chain(const struct conv_args *g, const float *x, const float *w, uint32_t od, uint32_t oh, uint32_t ow)
+{
+    size_t volume = (size_t)g->in[0] * g->in[1] * g->in[2];
+    float sum = 0;
+    for (uint32_t c = 0; c < g->ic; c++)
+        for (uint32_t kd = 0; kd < g->kernel[0]; kd++)
+            for (uint32_t kh = 0; kh < g->kernel[1]; kh++)
+                for (uint32_t kw = 0; kw < g->kernel[2]; kw++)
+                    sum = fmaf(*w++,
+                               input_at(g, x + c * volume, (int64_t)od * g->stride[0] + (int64_t)kd * g->dilation[0] - g->pad[0],
+                                        (int64_t)oh * g->stride[1] + (int64_t)kh * g->dilation[1] - g->pad[1],
+                                        (int64_t)ow * g->stride[2] + (int64_t)kw * g->dilation[2] - g->pad[2]),
+                               sum);
+    return sum;
+}
+
+static void ref_run(const struct conv_args *g)
+{
+    size_t volume = (size_t)g->in[0] * g->in[1] * g->in[2], taps = (size_t)g->kernel[0] * g->kernel[1] * g->kernel[2], at = 0;
+    for (uint32_t b = 0; b < g->batch; b++)
+        for (uint32_t o = 0; o < g->groups * g->oc; o++)
+            for (uint32_t d = 0; d < g->out[0]; d++)
+                for (uint32_t h = 0; h < g->out[1]; h++)
+                    for (uint32_t w = 0; w < g->out[2]; w++, at++) {
+                        float y = chain(g, g->x + ((size_t)b * g->groups + o / g->oc) * g->ic * volume,
+                                        g->packed + (size_t)o * g->ic * taps, d, h, w);
+                        if (g->bias)
+                            y += g->bias[o];
+                        if (g->res)
+                            y += g->res[at];
+                        g->y[at] = activate(g, y);
+                    }
+}
+
+static size_t ref_packed(const struct conv_args *g)
+{
+    return (size_t)g->groups * g->oc * g->ic * g->kernel[0] * g->kernel[1] * g->kernel[2];
+}
+
+static void ref_pack(const struct conv_args *g, const float *w, float *packed)
+{
+    memcpy(packed, w, ref_packed(g) * sizeof *w);
+}
+
+static size_t ref_scratch(const struct conv_args *g)
+{
+    (void)g;
+    return 0;
+}
+
+const struct conv_kernels conv_reference = {
+    .name = "reference",
+    .packed = ref_packed,
+    .pack = ref_pack,
+    .scratch = ref_scratch,
+    .run = ref_run,
+};
+
+const struct conv_kernels *conv_kernels_of(const struct kernels *k)
+{
+    static const struct conv_kernels *const all[] = {&conv_avx512, &conv_avx2, &conv_generic};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(k->name, all[i]->name))
+            return all[i];
+    return &conv_reference;
+}
