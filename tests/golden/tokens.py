@@ -10,7 +10,7 @@ import json
 import random
 import sys
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 SEED = 20240229
 
@@ -154,6 +154,48 @@ def tables():
     table("uni_mn", "Mn of Unicode 8.0: removed by strip_accents", [c for c in every if strip.normalize_str(chr(c)) == ""])
     table("uni_mark", "M (Mn, Mc, Me) of Unicode 9.0: removed by StripAccents; only these have a combining class there",
           [c for c in every if marks.normalize_str(chr(c)) == ""])
+    for name, what in (("letter", r"\p{L}"), ("number", r"\p{N}")):
+        gone = pre_tokenizers.Split(Regex(what), "removed")
+        table(f"uni_{name}", f"{what} of a regular expression", [c for c in every if not gone.pre_tokenize_str(chr(c))])
+    digits = pre_tokenizers.Digits(True)
+    table("uni_digit", "what Digits splits at", [c for c in every if len(digits.pre_tokenize_str("a" + chr(c))) == 2])
+    scripts(every)
+
+
+def scripts(every):
+    """The classes of UnicodeScripts, told by whether a character stays together with one of a class; 0 goes with all."""
+    split = pre_tokenizers.UnicodeScripts()
+    together = lambda a, b: len(split.pre_tokenize_str(a + b)) == 1
+    heads, rows, last = ["a", "\u0430"], [], None
+    for c in every:
+        ch = chr(c)
+        if last is not None and last != 0 and together(heads[last - 1], ch) and not together(heads[last % 2], ch):
+            k = last
+        elif together(heads[0], ch) and together(heads[1], ch):
+            k = 0
+        else:
+            k = next((i + 1 for i, h in enumerate(heads) if together(h, ch)), None)
+            if k is None:
+                heads.append(ch)
+                k = len(heads)
+        if rows and rows[-1][2] == k and rows[-1][1] in (c - 1, 0xD7FF):
+            rows[-1][1] = c
+        else:
+            rows.append([c, c, k])
+        last = k
+    rows = [r for r in rows if r[2]]
+    lines, line = [], "   "
+    for first, end, k in rows:
+        item = f" {{0x{first:X}, 0x{end:X}, {k}}},"
+        if len(line) + len(item) > 128:
+            lines.append(line)
+            line = "   "
+        line += item
+    lines.append(line)
+    body = "\n".join(lines)
+    print("\n/* The scripts of UnicodeScripts, numbered as they come; what is in none goes with every one. */")
+    print(f"const struct uni_script_range uni_scripts[] = {{\n{body}\n}};")
+    print("const size_t uni_scripts_count = sizeof uni_scripts / sizeof uni_scripts[0];")
 
 
 if __name__ == "__main__":

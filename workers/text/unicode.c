@@ -5,7 +5,7 @@
 
 #include <utf8proc.h>
 
-static uint8_t bmp[0x10000]; /* flags of U+0000 to U+FFFF */
+uint16_t uni_table[UNI_TABLE];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* White_Space is stable since Unicode 6.3. */
@@ -107,34 +107,74 @@ static int starts_anew(uint32_t c)
     }
 }
 
-static unsigned flags_of(uint32_t c)
+/* What utf8proc says of a character's place in grapheme clusters. Clusters of Hangul and of flags are not told here: all that is
+   asked of a cluster is whether it has fewer than six bytes. */
+static unsigned cluster_flags(uint32_t c)
 {
-    unsigned f = 0;
-    if (in_ranges(white, COUNT(white), c))
-        f |= UNI_WHITE;
-    if (in_ranges(uni_other, uni_other_count, c))
-        f |= UNI_OTHER;
-    if (c < 0x80 ? (c > ' ' && c < 0x7F && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z') && !(c >= '0' && c <= '9'))
-                 : in_ranges(uni_punct, uni_punct_count, c))
-        f |= UNI_PUNCT;
-    if (in_ranges(uni_mn, uni_mn_count, c))
-        f |= UNI_MN;
-    if (in_ranges(uni_mark, uni_mark_count, c))
-        f |= UNI_MARK;
-    if (in_ranges(han, COUNT(han), c))
-        f |= UNI_HAN;
+    switch (utf8proc_get_property((utf8proc_int32_t)c)->boundclass) {
+    case UTF8PROC_BOUNDCLASS_EXTEND:
+    case UTF8PROC_BOUNDCLASS_SPACINGMARK:
+    case UTF8PROC_BOUNDCLASS_ZWJ:
+        return UNI_JOINS;
+    case UTF8PROC_BOUNDCLASS_PREPEND:
+        return UNI_PREPENDS;
+    default:
+        return 0;
+    }
+}
+
+static int decomposes(uint32_t c)
+{
+    return (c >= 0xAC00 && c <= 0xD7A3) || utf8proc_get_property((utf8proc_int32_t)c)->decomp_seqindex != UINT16_MAX;
+}
+
+static unsigned more_flags(uint32_t c, unsigned f)
+{
     if (is_word(c))
         f |= UNI_WORD;
     uint32_t full[UNI_DECOMPOSED_MAX];
-    if (starts_anew(c) && uni_decompose(c, 1, full) > 0 && starts_anew(full[0]))
+    if (starts_anew(c) && (!decomposes(c) || (uni_decompose(c, 1, full) > 0 && starts_anew(full[0]))))
         f |= UNI_BOUNDARY;
-    return f;
+    return f | cluster_flags(c);
+}
+
+static const struct {
+    const struct uni_range *range;
+    const size_t *count;
+    unsigned flag;
+} ranges[] = {
+    {uni_other, &uni_other_count, UNI_OTHER},    {uni_punct, &uni_punct_count, UNI_PUNCT},    {uni_mn, &uni_mn_count, UNI_MN},
+    {uni_mark, &uni_mark_count, UNI_MARK},       {uni_letter, &uni_letter_count, UNI_LETTER}, {uni_number, &uni_number_count, UNI_NUMBER},
+    {uni_digit, &uni_digit_count, UNI_DIGIT},
+};
+
+unsigned uni_flags_beyond(uint32_t c)
+{
+    unsigned f = in_ranges(han, COUNT(han), c) ? UNI_HAN : 0;
+    for (size_t i = 0; i < COUNT(ranges); i++)
+        if (in_ranges(ranges[i].range, *ranges[i].count, c))
+            f |= ranges[i].flag;
+    return more_flags(c, f);
+}
+
+static void fill_range(const struct uni_range *r, size_t n, unsigned flag)
+{
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t c = r[i].first; c <= r[i].last && c < UNI_TABLE; c++)
+            uni_table[c] |= (uint16_t)flag;
 }
 
 static void fill(void)
 {
-    for (uint32_t c = 0; c < COUNT(bmp); c++)
-        bmp[c] = (uint8_t)flags_of(c);
+    fill_range(white, COUNT(white), UNI_WHITE);
+    fill_range(han, COUNT(han), UNI_HAN);
+    for (size_t i = 0; i < COUNT(ranges); i++)
+        fill_range(ranges[i].range, *ranges[i].count, ranges[i].flag);
+    for (uint32_t c = '!'; c < 0x7F; c++)
+        if (!((c | 0x20) >= 'a' && (c | 0x20) <= 'z') && !(c >= '0' && c <= '9'))
+            uni_table[c] |= UNI_PUNCT;
+    for (uint32_t c = 0; c < UNI_TABLE; c++)
+        uni_table[c] = (uint16_t)more_flags(c, uni_table[c]);
 }
 
 void uni_init(void)
@@ -142,9 +182,22 @@ void uni_init(void)
     pthread_once(&once, fill);
 }
 
-unsigned uni_flags(uint32_t c)
+int uni_script(uint32_t c)
 {
-    return c < COUNT(bmp) ? bmp[c] : flags_of(c);
+    size_t lo = 0, hi = uni_scripts_count;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (c > uni_scripts[mid].last)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < uni_scripts_count && c >= uni_scripts[lo].first ? uni_scripts[lo].script : 0;
+}
+
+int uni_grapheme_break(uint32_t before, uint32_t c, int32_t *state)
+{
+    return utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, state);
 }
 
 int uni_combining_class(uint32_t c)
@@ -260,6 +313,12 @@ int uni_valid(const uint8_t *p, size_t len)
 {
     uint32_t c;
     while (len) {
+        uint64_t eight;
+        if (len >= 8 && (memcpy(&eight, p, 8), !(eight & 0x8080808080808080u))) {
+            p += 8;
+            len -= 8;
+            continue;
+        }
         size_t n = sequence(p, len, &c);
         if (!n)
             return 0;
