@@ -38,6 +38,7 @@ LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml
 LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
 LIBS_engine  := -lopenblas -lxxhash -ljansson
 LIBS_text    := -lutf8proc -ljansson
+LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
 SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
@@ -56,6 +57,8 @@ SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/
 SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c
+SRC_image  := workers/image/exif.c workers/image/jpeg.c workers/image/png.c workers/image/webp.c workers/image/image.c \
+              workers/image/resize.c workers/image/spec.c workers/image/prepare.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c
 SRC_engine += workers/engine/cpu/conv_reference.c
