@@ -59,6 +59,10 @@ SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/en
               workers/engine/ops/pool.c workers/engine/bert.c workers/engine/model.c
 SRC_image  := workers/image/exif.c workers/image/jpeg.c workers/image/png.c workers/image/webp.c workers/image/image.c \
               workers/image/resize.c workers/image/spec.c workers/image/prepare.c
+SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/engine/graph/tensor.c workers/engine/graph/op.c \
+              workers/engine/graph/graph.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c
+SRC_ops    := workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c
+SRC_engine += $(SRC_graph) $(SRC_ops)
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c
 SRC_engine += workers/engine/cpu/conv_reference.c

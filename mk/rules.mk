@@ -57,7 +57,7 @@ define LIB_RULE
 $(B)/lib/lib$(1).a: $(2)
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	$(Q)ar rcs $$@ $$^
+	$(Q)ar qcs $$@ $$^
 endef
 $(eval $(call LIB_RULE,base,$(call OBJ,$(SRC_base))))
 $(eval $(call LIB_RULE,wire,$(call OBJ,$(SRC_wire)) $(B)/obj/gen/wire/ebb.pb-c.o))
@@ -89,6 +89,7 @@ TESTS_scheduler := $(wildcard tests/unit/scheduler/*_test.c)
 TESTS_text      := $(wildcard tests/unit/text/*_test.c)
 TESTS_image     := $(wildcard tests/unit/image/*_test.c)
 TESTS_engine    := $(wildcard tests/unit/engine/*_test.c)
+TESTS_graph     := $(wildcard tests/unit/graph/*_test.c)
 TESTS_worker    := $(wildcard tests/unit/worker/*_test.c)
 TESTS_daemon    := $(wildcard tests/unit/daemon/*_test.c)
 TESTS_client    := $(wildcard tests/unit/client/*_test.c)
@@ -125,6 +126,7 @@ $(eval $(call TEST_RULE,scheduler,scheduler,))
 $(eval $(call TEST_RULE,text,text,$(LIBS_text)))
 $(eval $(call TEST_RULE,image,image storage,$(LIBS_image) $(LIBS_storage)))
 $(eval $(call TEST_RULE,engine,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
+$(eval $(call TEST_RULE,graph,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
 $(eval $(call TEST_RULE,worker,worker engine text storage wire,$(ALL_LIBS)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
 $(B)/tests/unit/daemon/ebbd_test: | $(B)/bin/ebbd

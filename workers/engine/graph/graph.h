@@ -25,6 +25,17 @@ struct graph {
     int32_t *in, *out;       /* values */
     int32_t *captures;       /* values of this graph that stand for ... */
     int32_t *captured;       /* ... these values of `outer`; the node that owns the body has them as further inputs behind its own */
+
+    /* graph.c's and finish.c's own */
+    uint32_t depth;          /* bodies around this one */
+    int finished;            /* prepared: nodes have their ops and are in order */
+    uint32_t *index, index_cap; /* values by name */
+    size_t values_cap, nodes_cap, in_cap, out_cap, captures_cap, captured_cap;
+    uint32_t *ends_at;       /* n_nodes + 1: which of ... */
+    int32_t *ends;           /* ... these values are not needed once node i has run */
+    struct room *room;       /* for type.values; the outermost graph's */
+    uint64_t made;           /* names made */
+    int no_fold;
 };
 
 MUST_USE enum status graph_new(const struct kernels *k, struct graph *outer, struct graph **out, struct err *e);
@@ -35,9 +46,26 @@ int32_t graph_value(struct graph *g, const char *name); /* found or made */
 int32_t graph_constant(struct graph *g, const char *name, enum dtype d, uint32_t rank, const int64_t *dims, const void *data);
 int32_t graph_input(struct graph *g, const char *name, const struct type *t);
 int32_t graph_output(struct graph *g, int32_t value);
+int32_t graph_capture(struct graph *body, const char *name, int32_t outer_value); /* a value of body that stands for one of body->outer */
+int32_t graph_find(const struct graph *g, const char *name);                      /* -1: none */
 struct node *graph_node(struct graph *g, const char *domain, const char *op, int opset, const char *name, uint32_t n_in, const int32_t *in,
                         uint32_t n_out, const int32_t *out);
-MUST_USE enum status node_add_attr(struct node *n, const struct attr *a, struct err *e); /* takes what a owns */
+MUST_USE enum status node_add_attr(struct node *n, const struct attr *a, struct err *e); /* takes what a owns, name too; on failure nothing */
+void attr_release(struct attr *a);
+void node_free(struct node *n);
+
+/* Each kind of node that this version has no op for, bodies included: the first such node and how many there are. NULL where all is known. Before
+   or after graph_finish. */
+struct unsupported {
+    char op[160]; /* "ai.onnx.Foo" */
+    char node[160];
+    int opset;
+    int other_opset; /* the op is there, for other opsets */
+    uint32_t count;
+};
+MUST_USE enum status graph_unsupported(const struct graph *g, struct unsupported **out, uint32_t *count, struct err *e); /* mem_free(*out) */
+
+enum { BODY_DEPTH_MAX = 8 }; /* bodies in bodies */
 
 /* Order, checks, types, folding; then the passes of fuse.h; then plans. Cycles, values that nobody makes, unknown ops and wrong types are ST_USER naming
    the node. */

@@ -6,6 +6,8 @@
 #ifndef EBB_GRAPH_OP_H
 #define EBB_GRAPH_OP_H
 
+#include <stdint.h>
+
 #include "base/status.h"
 #include "workers/engine/cpu/kernels.h"
 #include "workers/engine/graph/sym.h"
@@ -47,6 +49,8 @@ struct node {
     void *state;            /* the op's own, made by check or plan, freed by release; read-only at run time */
     const struct kernels *kernels;
     enum value_kind out_kind; /* unused by most */
+    uint32_t n_own;         /* of its inputs, without those that its bodies capture: they follow behind these */
+    const char *bad_attr;   /* asked for as another kind than it is */
 };
 
 /* By name; the default where the node does not say. A wrong kind is ST_USER naming node and attribute (loader checks kinds against the
@@ -83,6 +87,7 @@ struct shaping {
     struct type *out;       /* n_out; all zero when shape is called */
     const struct tensor *const *constants; /* load time: the input's tensor where it is a constant, else NULL; run time: every tensor input */
     dim *(*room)(struct shaping *s, uint32_t count); /* for out[i].values; lives as long as needed; NULL when memory is out */
+    void *owner;                                     /* of room; not for ops */
 };
 
 /* Helpers for shape functions. */

@@ -1,8 +1,9 @@
 /* Sizes of axes as expressions. When a model is loaded some sizes are not known: they are symbols ("batch", "sequence") or sums, products and
    quotients of such. When it runs every size is a number. The same shape functions serve both.
 
-   A `dim` >= 0 is that number; a negative one names an expression in the table `syms`. Equal expressions have equal names, so that
-   a == b tells whether two sizes are surely equal. */
+   A `dim` from DIM_LEAST on is that number (a size is never negative, but an element of a shape tensor, which is a dim too, may be: -1);
+   what lies below names an expression in the table `syms`. Equal expressions have equal names, so that a == b tells whether two sizes
+   are surely equal. */
 #ifndef EBB_GRAPH_SYM_H
 #define EBB_GRAPH_SYM_H
 
@@ -17,9 +18,10 @@ struct syms; /* grows; owned by a graph. At run time NULL may stand for it: all 
 MUST_USE enum status syms_new(struct syms **out, struct err *e);
 void syms_free(struct syms *s);
 
+#define DIM_LEAST (-((int64_t)1 << 62)) /* numbers below it do not occur: where a tensor holds one, values have this instead */
 static inline int dim_known(dim d)
 {
-    return d >= 0;
+    return d >= DIM_LEAST;
 }
 
 /* One name, one symbol: "batch" is the same wherever it is said. */
@@ -31,7 +33,8 @@ dim dim_fresh(struct syms *s);
 const char *dim_text(const struct syms *s, dim d, char *buf, size_t cap);
 
 /* Folded where both are numbers, simplified where that is easy: (a * b) / b is a, a + 0 is a. Any unknown makes an unknown.
-   dim_div is the floor of the quotient. Results that overflow, are negative for a size, or divide by zero are DIM_UNKNOWN. */
+   dim_div is the floor of the quotient. Results that overflow, or divide by zero, are DIM_UNKNOWN. A negative size is refused by whoever calls
+   the shape function. */
 dim dim_add(struct syms *s, dim a, dim b);
 dim dim_sub(struct syms *s, dim a, dim b);
 dim dim_mul(struct syms *s, dim a, dim b);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
 #include "workers/engine/graph/dtype.h"
 
 enum { RANK_MAX = 12 };
@@ -17,7 +18,7 @@ struct buffer {
     enum device device;
     size_t bytes;
     void *base; /* of the device; for the processor 64-byte aligned host memory */
-    void *owner;
+    void *owner; /* a run's memory; NULL: a constant of a graph, which a run does not count */
 };
 
 struct tensor {
@@ -40,6 +41,14 @@ static inline int64_t tensor_count(const struct tensor *t)
         n *= t->dims[i];
     return n;
 }
+
+/* Constants: memory that the graph owns. Filled with zeros; of strings: data is copied with their bytes. ST_USER where the sizes are too large. */
+MUST_USE enum status tensor_make(struct tensor *t, enum dtype d, uint32_t rank, const int64_t *dims, struct err *e);
+MUST_USE enum status tensor_copy(struct tensor *t, enum dtype d, uint32_t rank, const int64_t *dims, const void *data, struct err *e);
+void tensor_share(struct tensor *t, const struct tensor *other); /* counts */
+void tensor_release(struct tensor *t);
+/* Bytes of so many elements; -1 where that overflows or a size is negative. */
+int64_t tensor_size(enum dtype d, uint32_t rank, const int64_t *dims);
 
 /* What an edge of the graph carries. */
 enum value_kind { VALUE_NONE, VALUE_TENSOR, VALUE_SEQUENCE }; /* NONE: an empty optional */
