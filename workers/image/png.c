@@ -30,7 +30,7 @@ static uint32_t sample(const uint8_t *row, uint32_t i, uint8_t depth)
     if (depth == 16)
         return (uint32_t)row[2 * i] << 8 | row[2 * i + 1];
     uint32_t bit = i * depth;
-    return row[bit >> 3] >> (8 - depth - (bit & 7)) & ((1u << depth) - 1);
+    return (uint32_t)row[bit >> 3] >> (8 - depth - (bit & 7)) & ((1u << depth) - 1);
 }
 
 /* One pixel as RGBA of 8 bits */
