@@ -47,7 +47,7 @@ static enum status writable(const struct output_spec *o, struct err *e)
 enum status local_model(const char *dir, struct model_info *info, struct err *e)
 {
     struct tokenizer *tokenizer;
-    TRY(model_probe(dir, info, e));
+    TRY(model_probe(dir, NULL, info, e));
     TRY(tokenizer_open(dir, &tokenizer, e));
     tokenizer_free(tokenizer);
     return ST_OK;

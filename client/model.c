@@ -19,7 +19,7 @@ static int run_inspect(int operand_count, char **operands)
     struct tokenizer *t = NULL;
     struct err e;
     char a[UNITS_MAX], b[UNITS_MAX];
-    if (model_probe(operands[0], &m, &e) != ST_OK || tokenizer_open(operands[0], &t, &e) != ST_OK)
+    if (model_probe(operands[0], NULL, &m, &e) != ST_OK || tokenizer_open(operands[0], &t, &e) != ST_OK)
         return fail(&e);
     uint32_t vocabulary = tokenizer_vocab_size(t), special = tokenizer_special_count(t);
     tokenizer_free(t);

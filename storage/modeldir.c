@@ -175,6 +175,24 @@ static enum status list_own(const char *dir, struct names *l, struct err *e)
     return st;
 }
 
+/* Of a module's folder, where it is there. */
+static enum status add_module_file(const char *dir, const char *folder, const char *file, struct names *l, struct err *e)
+{
+    struct err why;
+    int fd;
+    uint64_t size;
+    char *name = mem_printf("%s/%s", folder, file);
+    if (!name)
+        return err_nomem(e, "a path");
+    enum status there = open_plain(dir, name, &fd, &size, &why);
+    if (there == ST_OK) {
+        close(fd);
+        return names_add(l, name, e);
+    }
+    mem_free(name);
+    return there == ST_NOT_FOUND ? ST_OK : err_set(e, there, "%s", why.text);
+}
+
 static enum status list_modules(const char *dir, struct names *l, struct err *e)
 {
     json_t *modules = NULL;
@@ -188,25 +206,12 @@ static enum status list_modules(const char *dir, struct names *l, struct err *e)
         st = err_set(e, ST_USER, "'%s/modules.json' is not a list of modules", dir);
     for (uint32_t i = 0; st == ST_OK && i < json_array_size(modules); i++) {
         const char *path;
-        int fd;
-        uint64_t size;
         st = modeldir_module_path(dir, modules, i, &path, e);
         if (st != ST_OK || !path[0])
             continue;
-        char *name = mem_printf("%s/config.json", path);
-        if (!name) {
-            st = err_nomem(e, "a path");
-            continue;
-        }
-        enum status there = open_plain(dir, name, &fd, &size, &why);
-        if (there == ST_OK) {
-            close(fd);
-            st = names_add(l, name, e);
-        } else {
-            mem_free(name);
-            if (there != ST_NOT_FOUND) /* a Normalize module has no file */
-                st = err_set(e, there, "%s", why.text);
-        }
+        st = add_module_file(dir, path, "config.json", l, e); /* a Normalize module has no file */
+        if (st == ST_OK)
+            st = add_module_file(dir, path, "model.safetensors", l, e); /* a Dense has */
     }
     json_decref(modules);
     return st;

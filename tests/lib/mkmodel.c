@@ -1,6 +1,7 @@
-/* mkmodel DIR [seed] [hidden] [layers] [vocab]: writes a tiny random sentence encoder (tests/lib/tinymodel.h) for shell tests. */
+/* mkmodel DIR [seed] [hidden] [layers] [vocab] [NAME=VALUE...]: writes a tiny random encoder (tests/lib/tinymodel.h) for shell tests. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/lib/tinymodel.h"
 
@@ -17,13 +18,17 @@ static uint32_t number(const char *s)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || argc > 6) {
-        fprintf(stderr, "usage: mkmodel DIR [seed] [hidden] [layers] [vocab]\n");
+    struct tinymodel t = {0};
+    uint32_t *positional[] = {&t.seed, &t.hidden, &t.layers, &t.vocab};
+    if (argc < 2) {
+        fprintf(stderr, "usage: mkmodel DIR [seed] [hidden] [layers] [vocab] [NAME=VALUE...]\n");
         return 2;
     }
-    struct tinymodel t = {0};
-    uint32_t *field[] = {&t.seed, &t.hidden, &t.layers, &t.vocab};
-    for (int i = 2; i < argc; i++)
-        *field[i - 2] = number(argv[i]);
+    for (int i = 2; i < argc; i++) {
+        if (!strchr(argv[i], '=') && i - 2 < 4)
+            *positional[i - 2] = number(argv[i]);
+        else if (tinymodel_set(&t, argv[i]) != 0)
+            return 2;
+    }
     return tinymodel_write(argv[1], &t) == 0 ? 0 : 1;
 }

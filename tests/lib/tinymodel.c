@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_TENSORS = 4096, NAME_MAX_LEN = 96 };
+enum { MAX_TENSORS = 4096, NAME_MAX_LEN = 128 };
 
 struct tensor {
     char name[NAME_MAX_LEN];
@@ -67,7 +67,7 @@ __attribute__((format(printf, 6, 7))) static void add(struct list *l, uint32_t r
     }
     struct tensor *t = &l->t[l->n++];
     memset(t, 0, sizeof *t);
-    char rest[64];
+    char rest[112];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(rest, sizeof rest, fmt, ap);
@@ -78,40 +78,165 @@ __attribute__((format(printf, 6, 7))) static void add(struct list *l, uint32_t r
     t->dim[1] = d1;
     t->count = rank == 1 ? d0 : (uint64_t)d0 * d1;
     t->fan_in = fan_in;
-    t->is_norm_weight = strstr(t->name, "LayerNorm.weight") != NULL;
+    t->is_norm_weight = strstr(t->name, "LayerNorm.weight") || strstr(t->name, "layer_norm.weight");
 }
 
-static void add_norm(struct list *l, uint32_t h, const char *where)
+/* The families' names for the same things, as transformers saves them. */
+static const struct family {
+    const char *name, *class, *prefix, *layer, *q, *k, *v, *out, *attention_norm, *up, *down, *ffn_norm;
+} families[] = {
+    {"bert", "Bert", "bert.", "encoder.layer.%u.", "attention.self.query", "attention.self.key", "attention.self.value",
+     "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
+    {"distilbert", "DistilBert", "distilbert.", "transformer.layer.%u.", "attention.q_lin", "attention.k_lin", "attention.v_lin",
+     "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"},
+    {"roberta", "Roberta", "roberta.", "encoder.layer.%u.", "attention.self.query", "attention.self.key", "attention.self.value",
+     "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
+    {"camembert", "Camembert", "roberta.", "encoder.layer.%u.", "attention.self.query", "attention.self.key", "attention.self.value",
+     "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
+    {"xlm-roberta", "XLMRoberta", "roberta.", "encoder.layer.%u.", "attention.self.query", "attention.self.key", "attention.self.value",
+     "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
+    {"mpnet", "MPNet", "mpnet.", "encoder.layer.%u.", "attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o",
+     "attention.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
+    {"electra", "Electra", "electra.", "encoder.layer.%u.", "attention.self.query", "attention.self.key", "attention.self.value",
+     "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
+    {"albert", "Albert", "albert.", "encoder.albert_layer_groups.%u.albert_layers.0.", "attention.query", "attention.key",
+     "attention.value", "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"},
+    {"deberta-v2", "DebertaV2", "deberta.", "encoder.layer.%u.", "attention.self.query_proj", "attention.self.key_proj",
+     "attention.self.value_proj", "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense",
+     "output.LayerNorm"},
+};
+
+static const struct family *family_of(const struct tinymodel *t)
 {
-    add(l, 1, h, 0, 16, "%s.LayerNorm.weight", where);
-    add(l, 1, h, 0, 64, "%s.LayerNorm.bias", where);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(families[i].name, t->family) == 0)
+            return &families[i];
+    return NULL;
 }
 
-static void add_linear(struct list *l, uint32_t out, uint32_t in, uint32_t layer, const char *where)
+static int is(const struct tinymodel *t, const char *family)
 {
-    add(l, 2, out, in, in, "encoder.layer.%u.%s.weight", layer, where);
-    add(l, 1, out, 0, 64, "encoder.layer.%u.%s.bias", layer, where);
+    return strcmp(t->family, family) == 0;
+}
+
+static int has_head(const struct tinymodel *t, const char *head)
+{
+    return strcmp(t->head, head) == 0;
+}
+
+/* Of an embedding, in the families that have another size for it. */
+static uint32_t embedding_of(const struct tinymodel *t)
+{
+    return is(t, "electra") || is(t, "albert") ? t->hidden / 2 : t->hidden;
+}
+
+static void add_norm(struct list *l, uint32_t n, const char *where)
+{
+    add(l, 1, n, 0, 16, "%s.weight", where);
+    add(l, 1, n, 0, 64, "%s.bias", where);
+}
+
+static void add_linear(struct list *l, uint32_t out, uint32_t in, const char *where)
+{
+    add(l, 2, out, in, in, "%s.weight", where);
+    add(l, 1, out, 0, 64, "%s.bias", where);
+}
+
+static void list_layer(struct list *l, const struct tinymodel *t, uint32_t i)
+{
+    const struct family *f = family_of(t);
+    const struct {
+        const char *name;
+        uint32_t out, in; /* in 0: a norm */
+    } parts[] = {{f->q, t->hidden, t->hidden},        {f->k, t->hidden, t->hidden},   {f->v, t->hidden, t->hidden},
+                 {f->out, t->hidden, t->hidden},      {f->attention_norm, t->hidden, 0}, {f->up, t->ffn, t->hidden},
+                 {f->down, t->hidden, t->ffn},        {f->ffn_norm, t->hidden, 0}};
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        char where[96];
+        int n = snprintf(where, sizeof where, f->layer, i);
+        snprintf(where + n, sizeof where - (size_t)n, "%s", parts[k].name);
+        if (parts[k].in)
+            add_linear(l, parts[k].out, parts[k].in, where);
+        else
+            add_norm(l, parts[k].out, where);
+    }
+}
+
+static void list_classify(struct list *l, const struct tinymodel *t)
+{
+    uint32_t h = t->hidden;
+    const char *prefix = l->prefix;
+    if (is(t, "bert"))
+        add_linear(l, h, h, "pooler.dense");
+    else if (is(t, "albert"))
+        add_linear(l, h, h, "pooler");
+    l->prefix = "";
+    if (is(t, "deberta-v2"))
+        add_linear(l, h, h, "pooler.dense");
+    else if (is(t, "distilbert"))
+        add_linear(l, h, h, "pre_classifier");
+    else if (!is(t, "bert") && !is(t, "albert"))
+        add_linear(l, h, h, "classifier.dense");
+    int out_proj = is(t, "roberta") || is(t, "camembert") || is(t, "xlm-roberta") || is(t, "mpnet") || is(t, "electra");
+    add_linear(l, t->labels, h, out_proj ? "classifier.out_proj" : "classifier");
+    l->prefix = prefix;
+}
+
+static void list_mask(struct list *l, const struct tinymodel *t)
+{
+    static const struct {
+        const char *family, *dense, *norm, *weight, *bias;
+    } heads[] = {
+        {"bert deberta-v2", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder",
+         "cls.predictions.bias"},
+        {"distilbert", "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"},
+        {"roberta camembert xlm-roberta mpnet", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"},
+        {"electra", "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head", "generator_lm_head.bias"},
+        {"albert", "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"},
+    };
+    const char *prefix = l->prefix;
+    l->prefix = "";
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        const char *at = strstr(heads[i].family, t->family);
+        if (!at || (at > heads[i].family && at[-1] != ' ') || (at[strlen(t->family)] && at[strlen(t->family)] != ' '))
+            continue;
+        add_linear(l, embedding_of(t), t->hidden, heads[i].dense);
+        add_norm(l, embedding_of(t), heads[i].norm);
+        add(l, 1, t->vocab, 0, 16, "%s", heads[i].bias);
+        if (t->untied)
+            add(l, 2, t->vocab, embedding_of(t), embedding_of(t), "%s.weight", heads[i].weight);
+    }
+    l->prefix = prefix;
 }
 
 static void list_tensors(struct list *l, const struct tinymodel *t)
 {
-    uint32_t h = t->hidden;
-    add(l, 2, t->vocab, h, 3, "embeddings.word_embeddings.weight");
-    add(l, 2, t->max_positions, h, 12, "embeddings.position_embeddings.weight");
-    add(l, 2, 2, h, 12, "embeddings.token_type_embeddings.weight");
-    add_norm(l, h, "embeddings");
-    for (uint32_t i = 0; i < t->layers; i++) {
-        char where[64];
-        add_linear(l, h, h, i, "attention.self.query");
-        add_linear(l, h, h, i, "attention.self.key");
-        add_linear(l, h, h, i, "attention.self.value");
-        add_linear(l, h, h, i, "attention.output.dense");
-        snprintf(where, sizeof where, "encoder.layer.%u.attention.output", i);
-        add_norm(l, h, where);
-        add_linear(l, t->ffn, h, i, "intermediate.dense");
-        add_linear(l, h, t->ffn, i, "output.dense");
-        snprintf(where, sizeof where, "encoder.layer.%u.output", i);
-        add_norm(l, h, where);
+    uint32_t h = t->hidden, w = embedding_of(t);
+    add(l, 2, t->vocab, w, 3, "embeddings.word_embeddings.weight");
+    if (!is(t, "deberta-v2"))
+        add(l, 2, t->max_positions, w, 12, "embeddings.position_embeddings.weight");
+    if (!is(t, "deberta-v2") && !is(t, "mpnet") && !is(t, "distilbert"))
+        add(l, 2, 2, w, 12, "embeddings.token_type_embeddings.weight");
+    add_norm(l, w, "embeddings.LayerNorm");
+    if (is(t, "electra"))
+        add_linear(l, h, w, "embeddings_project");
+    if (is(t, "albert"))
+        add_linear(l, h, w, "encoder.embedding_hidden_mapping_in");
+    if (is(t, "mpnet"))
+        add(l, 2, 32, t->heads, 3, "encoder.relative_attention_bias.weight");
+    if (is(t, "deberta-v2")) {
+        add(l, 2, 32, h, 3, "encoder.rel_embeddings.weight");
+        add_norm(l, h, "encoder.LayerNorm");
+    }
+    for (uint32_t i = 0; i < (is(t, "albert") ? 1 : t->layers); i++)
+        list_layer(l, t, i);
+    if (has_head(t, "classify"))
+        list_classify(l, t);
+    if (has_head(t, "fill-mask"))
+        list_mask(l, t);
+    if (has_head(t, "token-classify")) {
+        l->prefix = "";
+        add_linear(l, t->labels, h, "classifier");
     }
 }
 
@@ -208,7 +333,7 @@ static int write_shard(const char *dir, const char *name, struct list *l, uint32
 
 static int write_weights(const char *dir, const struct tinymodel *t)
 {
-    struct list l = {.t = calloc(MAX_TENSORS, sizeof(struct tensor)), .prefix = t->bert_prefix ? "bert." : ""};
+    struct list l = {.t = calloc(MAX_TENSORS, sizeof(struct tensor)), .prefix = t->bert_prefix || t->head[0] ? family_of(t)->prefix : ""};
     if (!l.t)
         abort();
     list_tensors(&l, t);
@@ -323,29 +448,103 @@ static int write_tokenizer(const char *dir, const struct tinymodel *t)
                       t->max_positions);
 }
 
+static int make_folder(const char *path)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST)
+        return 0;
+    fprintf(stderr, "cannot make '%s': %s\n", path, strerror(errno));
+    return -1;
+}
+
+static int write_dense(const char *dir, const struct tinymodel *t)
+{
+    char folder[4096];
+    uint32_t out = t->hidden * 3 / 4;
+    struct tensor tensors[2];
+    struct list l = {.t = tensors, .prefix = ""};
+    snprintf(folder, sizeof folder, "%s/2_Dense", dir);
+    add_linear(&l, out, t->hidden, "linear");
+    if (make_folder(folder) != 0 ||
+        write_text(folder, "config.json",
+                   "{\"in_features\": %u, \"out_features\": %u, \"bias\": true, \"activation_function\": "
+                   "\"torch.nn.modules.%s.%s\"}\n",
+                   t->hidden, out, strcmp(t->dense, "Identity") == 0 ? "linear" : "activation", t->dense) != 0)
+        return -1;
+    return write_shard(folder, "model.safetensors", &l, 0, t);
+}
+
 static int write_modules(const char *dir, const struct tinymodel *t)
 {
-    char pooling_dir[4096];
+    static const char *const modes[][2] = {{"cls", "cls_token"},
+                                           {"max", "max_tokens"},
+                                           {"mean", "mean_tokens"},
+                                           {"mean_sqrt_len", "mean_sqrt_len_tokens"},
+                                           {"weightedmean", "weightedmean_tokens"},
+                                           {"lasttoken", "lasttoken"}};
+    char pooling_dir[4096], words[64], flags[512] = "";
     snprintf(pooling_dir, sizeof pooling_dir, "%s/1_Pooling", dir);
-    if (mkdir(pooling_dir, 0777) != 0 && errno != EEXIST) {
-        fprintf(stderr, "cannot make '%s': %s\n", pooling_dir, strerror(errno));
-        return -1;
+    snprintf(words, sizeof words, "+%s+", t->pooling);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        char word[32];
+        size_t n = strlen(flags);
+        snprintf(word, sizeof word, "+%s+", modes[i][0]);
+        snprintf(flags + n, sizeof flags - n, ",\n  \"pooling_mode_%s\": %s", modes[i][1], strstr(words, word) ? "true" : "false");
     }
-    if (write_text(pooling_dir, "config.json",
-                   "{\n  \"word_embedding_dimension\": %u,\n  \"pooling_mode_cls_token\": %s,\n"
-                   "  \"pooling_mode_mean_tokens\": %s,\n  \"pooling_mode_max_tokens\": %s,\n"
-                   "  \"pooling_mode_mean_sqrt_len_tokens\": %s\n}\n",
-                   t->hidden, strcmp(t->pooling, "cls") == 0 ? "true" : "false",
-                   strcmp(t->pooling, "mean") == 0 ? "true" : "false", strcmp(t->pooling, "max") == 0 ? "true" : "false",
-                   strcmp(t->pooling, "mean_sqrt_len") == 0 ? "true" : "false") != 0)
+    if (make_folder(pooling_dir) != 0 ||
+        write_text(pooling_dir, "config.json", "{\n  \"word_embedding_dimension\": %u%s\n}\n", t->hidden, flags) != 0 ||
+        (t->dense && write_dense(dir, t) != 0))
         return -1;
     return write_text(dir, "modules.json",
                       "[\n  {\"idx\": 0, \"name\": \"0\", \"path\": \"\", \"type\": \"sentence_transformers.models.Transformer\"},\n"
                       "  {\"idx\": 1, \"name\": \"1\", \"path\": \"1_Pooling\", \"type\": "
-                      "\"sentence_transformers.models.Pooling\"}%s\n]\n",
+                      "\"sentence_transformers.models.Pooling\"}%s%s\n]\n",
+                      t->dense ? ",\n  {\"idx\": 2, \"name\": \"2\", \"path\": \"2_Dense\", \"type\": \"sentence_transformers.models.Dense\"}"
+                               : "",
                       t->no_normalize ? ""
-                                      : ",\n  {\"idx\": 2, \"name\": \"2\", \"path\": \"2_Normalize\", \"type\": "
+                                      : ",\n  {\"idx\": 3, \"name\": \"3\", \"path\": \"3_Normalize\", \"type\": "
                                         "\"sentence_transformers.models.Normalize\"}");
+}
+
+static int write_config(const char *dir, const struct tinymodel *t)
+{
+    static const char *const classes[][2] = {
+        {"", "Model"}, {"classify", "ForSequenceClassification"}, {"token-classify", "ForTokenClassification"}, {"fill-mask", "ForMaskedLM"}};
+    char labels[1024] = "", more[512] = "", problem[80] = "";
+    const char *class = "?";
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (has_head(t, classes[i][0]))
+            class = classes[i][1];
+    if (has_head(t, "classify") || has_head(t, "token-classify")) {
+        size_t n = (size_t)snprintf(labels, sizeof labels, "  \"id2label\": {");
+        for (uint32_t i = 0; i < t->labels; i++)
+            n += (size_t)snprintf(labels + n, sizeof labels - n, "%s\"%u\": \"%s%u\"", i ? ", " : "", i, i % 2 ? "B-" : "L", i);
+        snprintf(labels + n, sizeof labels - n, "},\n");
+    }
+    if (t->problem)
+        snprintf(problem, sizeof problem, "  \"problem_type\": \"%s\",\n", t->problem);
+    if (is(t, "electra") || is(t, "albert"))
+        snprintf(more, sizeof more, "  \"embedding_size\": %u,\n", embedding_of(t));
+    if (is(t, "deberta-v2"))
+        snprintf(more, sizeof more,
+                 "  \"relative_attention\": true,\n  \"position_buckets\": 16,\n  \"max_relative_positions\": -1,\n"
+                 "  \"norm_rel_ebd\": \"layer_norm\",\n  \"share_att_key\": true,\n  \"pos_att_type\": [\"p2c\", \"c2p\"],\n"
+                 "  \"position_biased_input\": false,\n");
+    if (is(t, "distilbert"))
+        return write_text(dir, "config.json",
+                          "{\n  \"architectures\": [\"DistilBert%s\"],\n  \"activation\": \"%s\",\n  \"dim\": %u,\n"
+                          "  \"hidden_dim\": %u,\n%s%s  \"max_position_embeddings\": %u,\n  \"model_type\": \"distilbert\",\n"
+                          "  \"n_heads\": %u,\n  \"n_layers\": %u,\n  \"pad_token_id\": 0,\n  \"tie_word_embeddings\": %s,\n"
+                          "  \"vocab_size\": %u\n}\n",
+                          class, t->act, t->hidden, t->ffn, labels, problem, t->max_positions, t->heads, t->layers,
+                          t->untied ? "false" : "true", t->vocab);
+    return write_text(dir, "config.json",
+                      "{\n  \"architectures\": [\"%s%s\"],\n  \"hidden_act\": \"%s\",\n  \"hidden_size\": %u,\n"
+                      "  \"intermediate_size\": %u,\n  \"layer_norm_eps\": 1e-12,\n  \"max_position_embeddings\": %u,\n"
+                      "  \"model_type\": \"%s\",\n  \"num_attention_heads\": %u,\n  \"num_hidden_layers\": %u,\n"
+                      "  \"pad_token_id\": 0,\n  \"position_embedding_type\": \"absolute\",\n  \"type_vocab_size\": %u,\n"
+                      "%s%s%s%s  \"vocab_size\": %u\n}\n",
+                      family_of(t)->class, class, t->act, t->hidden, t->ffn, t->max_positions, t->family, t->heads, t->layers,
+                      is(t, "deberta-v2") ? 0 : 2, more, labels, problem, t->untied ? "  \"tie_word_embeddings\": false,\n" : "", t->vocab);
 }
 
 int tinymodel_write(const char *dir, const struct tinymodel *spec)
@@ -362,24 +561,59 @@ int tinymodel_write(const char *dir, const struct tinymodel *spec)
     t.dtype = t.dtype ? t.dtype : "F32";
     t.act = t.act ? t.act : "gelu";
     t.pooling = t.pooling ? t.pooling : "mean";
+    t.family = t.family ? t.family : "bert";
+    t.head = t.head ? t.head : "";
+    t.labels = t.labels ? t.labels : 3;
     if (t.vocab < TINYMODEL_MIN_VOCAB || t.hidden % t.heads != 0) {
         fprintf(stderr, "tinymodel: vocab must be at least %d and hidden a multiple of heads\n", TINYMODEL_MIN_VOCAB);
         return -1;
     }
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
-        fprintf(stderr, "cannot make '%s': %s\n", dir, strerror(errno));
+    if (!family_of(&t)) {
+        fprintf(stderr, "tinymodel: there is no family '%s'\n", t.family);
         return -1;
     }
-    if (write_text(dir, "config.json",
-                   "{\n  \"architectures\": [\"BertModel\"],\n  \"hidden_act\": \"%s\",\n  \"hidden_size\": %u,\n"
-                   "  \"intermediate_size\": %u,\n  \"layer_norm_eps\": 1e-12,\n  \"max_position_embeddings\": %u,\n"
-                   "  \"model_type\": \"bert\",\n  \"num_attention_heads\": %u,\n  \"num_hidden_layers\": %u,\n"
-                   "  \"pad_token_id\": 0,\n  \"position_embedding_type\": \"absolute\",\n  \"type_vocab_size\": 2,\n"
-                   "  \"vocab_size\": %u\n}\n",
-                   t.act, t.hidden, t.ffn, t.max_positions, t.heads, t.layers, t.vocab) != 0 ||
+    if (make_folder(dir) != 0 || write_config(dir, &t) != 0 ||
         write_text(dir, "sentence_bert_config.json", "{\n  \"max_seq_length\": %u,\n  \"do_lower_case\": false\n}\n",
                    t.max_tokens) != 0 ||
         write_weights(dir, &t) != 0 || write_tokenizer(dir, &t) != 0)
         return -1;
-    return t.pooling[0] ? write_modules(dir, &t) : 0;
+    return t.pooling[0] && !t.head[0] ? write_modules(dir, &t) : 0;
+}
+
+int tinymodel_set(struct tinymodel *t, const char *arg)
+{
+    uint32_t normalize = !t->no_normalize, untied = (uint32_t)t->untied;
+    const struct {
+        const char *name;
+        uint32_t *number;
+        const char **text;
+    } fields[] = {
+        {"seed", &t->seed, NULL},         {"hidden", &t->hidden, NULL},           {"layers", &t->layers, NULL},
+        {"heads", &t->heads, NULL},       {"ffn", &t->ffn, NULL},                 {"vocab", &t->vocab, NULL},
+        {"labels", &t->labels, NULL},     {"positions", &t->max_positions, NULL}, {"tokens", &t->max_tokens, NULL},
+        {"normalize", &normalize, NULL},  {"shards", &t->shards, NULL},           {"untied", &untied, NULL},
+        {"family", NULL, &t->family},     {"head", NULL, &t->head},               {"problem", NULL, &t->problem},
+        {"pooling", NULL, &t->pooling},   {"dense", NULL, &t->dense},             {"act", NULL, &t->act},
+        {"dtype", NULL, &t->dtype},
+    };
+    const char *value = strchr(arg, '=');
+    for (size_t i = 0; value && i < sizeof fields / sizeof *fields; i++) {
+        size_t n = (size_t)(value - arg);
+        if (strlen(fields[i].name) != n || strncmp(fields[i].name, arg, n) != 0)
+            continue;
+        if (fields[i].text) {
+            *fields[i].text = value + 1;
+            return 0;
+        }
+        char *end;
+        unsigned long v = strtoul(value + 1, &end, 10);
+        if (*end || end == value + 1 || v > 1000000)
+            break;
+        *fields[i].number = (uint32_t)v;
+        t->no_normalize = !normalize;
+        t->untied = untied != 0;
+        return 0;
+    }
+    fprintf(stderr, "tinymodel: '%s' is not known\n", arg);
+    return -1;
 }

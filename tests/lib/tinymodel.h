@@ -1,4 +1,4 @@
-/* Small BERT directories for tests, as a publisher would lay them out: config.json, model.safetensors (or shards), tokenizer.json,
+/* Small directories of encoders for tests, as a publisher would lay them out: config.json, model.safetensors (or shards), tokenizer.json,
    vocab.txt, tokenizer_config.json, modules.json and 1_Pooling/config.json, sentence_bert_config.json.
    Weights are random but the same for the same seed and sizes, whatever the dtype: each has at most 7 significant bits, so that
    F32, F16 and BF16 files hold equal numbers. */
@@ -23,6 +23,12 @@ struct tinymodel { /* zero stands for the default in brackets */
     int no_normalize;       /* 1: modules.json names no Normalize */
     int bert_prefix;        /* 1: tensors are named "bert.encoder..." */
     uint32_t shards;        /* [1] > 1: model-0000i-of-0000n.safetensors and model.safetensors.index.json */
+    const char *family;     /* ["bert"] or distilbert, roberta, camembert, xlm-roberta, mpnet, electra, albert, deberta-v2 */
+    const char *head;       /* [""] or "classify", "token-classify", "fill-mask": with its head, and without modules.json */
+    uint32_t labels;        /* [3] */
+    const char *problem;    /* [none] problem_type */
+    const char *dense;      /* [none] an activation, "Tanh": modules.json names a Dense to 3 / 4 of hidden before Normalize */
+    int untied;             /* 1: the last matrix of fill-mask is one of its own */
 };
 
 #define TINYMODEL_MIN_VOCAB 109 /* special tokens, letters, digits, their ## forms, punctuation */
@@ -30,5 +36,8 @@ struct tinymodel { /* zero stands for the default in brackets */
 /* The vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK] are 0..4; then a..z, ##a..##z, 0..9, ##0..##9, the 32 ASCII punctuation marks,
    then aa, ab, .. zz, ##aa .. ##zz, and [unusedN] to the end. Makes dir where it is not there. 0, or -1 after a line on stderr. */
 int tinymodel_write(const char *dir, const struct tinymodel *t);
+/* One field by its name: "hidden=24", "family=roberta", "positions=64" (max_positions), "tokens=48" (max_tokens), "normalize=0". Texts are
+   kept as pointers into arg. 0, or -1 after a line on stderr. */
+int tinymodel_set(struct tinymodel *t, const char *arg);
 
 #endif

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "workers/engine/bert.h"
 #include "workers/engine/cpuinfo.h"
+#include "workers/engine/encoder.h"
+#include "workers/engine/head.h"
 
 /* Raised whenever a change of the kernels changes a bit of any result. */
 #define NUMERICS "ebb1-x86-f32"
@@ -14,14 +15,17 @@
 struct model {
     struct model_info info;
     struct model_config config;
-    struct bert *bert;
+    struct encoder *encoder;
+    struct head *head;
+    int32_t mask_id;
 };
 
 struct model_ctx {
     const struct model *model;
     uint32_t max_tokens, max_seqs;
     void *memory;
-    struct bert_work work;
+    struct encoder_work work;
+    struct head_work head;
 };
 
 /* The last component of dir, of what it resolves to for "." and the like. */
@@ -47,47 +51,92 @@ static enum status name_of(const char *dir, char *out, size_t cap, struct err *e
     return ST_OK;
 }
 
-static void describe(struct model_info *i, const struct model_config *c, const struct kernels *k)
+static void describe(struct model_info *i, const struct model_config *c, const struct kernels *k, uint32_t top_k)
 {
-    snprintf(i->architecture, sizeof i->architecture, "%s", c->architecture);
+    size_t n = 0;
+    snprintf(i->architecture, sizeof i->architecture, "%s", c->family->type);
+    snprintf(i->task, sizeof i->task, "%s", task_words[c->task]);
     snprintf(i->precision, sizeof i->precision, "f32");
     snprintf(i->isa, sizeof i->isa, "%s", k->name);
     snprintf(i->numerics, sizeof i->numerics, "%s", NUMERICS);
-    snprintf(i->pooling, sizeof i->pooling, "%s", pooling_name(c->pooling));
-    i->normalize = c->normalize;
-    i->parameters = bert_parameters(c);
-    i->weight_bytes = bert_weight_bytes(c, k);
+    for (uint32_t p = 0; c->task == TASK_EMBED && p < c->pooling_count; p++)
+        n += (size_t)snprintf(i->pooling + n, sizeof i->pooling - n, "%s%s", p ? "+" : "", pooling_name(c->pooling[p]));
+    i->normalize = c->task == TASK_EMBED && c->step_count && !c->step[c->step_count - 1].is_dense;
+    if (c->task == TASK_CLASSIFY || c->task == TASK_TOKENS)
+        snprintf(i->scoring, sizeof i->scoring, "%s", scoring_words[c->scoring]);
+    snprintf(i->mask_token, sizeof i->mask_token, "%s", c->mask_token);
+    i->labels = c->label_count;
     i->layers = c->layers;
     i->hidden = c->hidden;
     i->heads = c->heads;
     i->ffn = c->ffn;
     i->vocab = c->vocab;
+    i->token_types = c->types;
     i->max_tokens = c->max_tokens;
-    i->dims = c->hidden;
+    i->dims = c->task == TASK_EMBED ? config_width(c) : c->task == TASK_FILL_MASK ? top_k : c->label_count;
+    i->per_token = c->task == TASK_TOKENS || c->task == TASK_FILL_MASK;
 }
 
-/* What open and probe share. Leaves *w to the caller to free, also on failure. */
-static enum status read_headers(const char *dir, const struct kernels *k, struct model_config *c, struct model_info *i,
-                                struct weights **w, struct err *e)
+static uint32_t tokens_for_a_mask(const struct model_opts *o, const struct model_config *c)
 {
+    uint32_t k = o->top_k ? o->top_k : 5;
+    return k < c->vocab ? k : c->vocab;
+}
+
+/* One walk over the model's tensors; m is NULL where nothing is read. */
+static enum status walk(struct loading *l, const char *dir, uint32_t top_k, struct model *m, struct err *e)
+{
+    struct encoder *encoder = NULL;
+    struct head *head = NULL;
+    l->load = m != NULL;
+    l->parameters = l->bytes = 0;
+    TRY(encoder_load(l, m ? &m->encoder : &encoder, e));
+    return head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e);
+}
+
+/* All but the weights themselves, and these too when m is there. c is the caller's to release, also on failure. */
+static enum status read_all(const char *dir, const struct model_opts *o, const struct kernels *k, struct model_config *c, struct model_info *i,
+                            struct model *m, struct err *e)
+{
+    struct weights *w = NULL;
     TRY(modeldir_digest(dir, &i->digest, e));
     TRY(name_of(dir, i->name, sizeof i->name, e));
-    TRY(config_read(dir, c, e));
-    TRY(weights_open(dir, w, e));
-    TRY(bert_check(*w, c, e));
-    describe(i, c, k);
+    TRY(config_read(dir, o->task, c, e));
+    TRY(weights_open(dir, &w, e));
+    struct loading l = {.w = w, .c = c, .kernels = k};
+    uint32_t top_k = tokens_for_a_mask(o, c);
+    enum status st = walk(&l, dir, top_k, NULL, e);
+    describe(i, c, k, top_k);
+    i->parameters = l.parameters;
+    i->weight_bytes = l.bytes;
+    if (st == ST_OK && m)
+        st = walk(&l, dir, top_k, m, e);
+    loading_release(&l);
+    weights_free(w);
+    return st;
+}
+
+static enum status check_opts(const struct model_opts *o, const struct kernels **k, struct err *e)
+{
+    if (o->precision && strcmp(o->precision, "auto") != 0 && strcmp(o->precision, "f32") != 0)
+        return err_set(e, ST_USER, "precision '%s' is not supported by this version; it is one of auto, f32", o->precision);
+    TRY(cpu_kernels(o->isa, k, e));
+    if (o->reference)
+        *k = &kernels_reference;
     return ST_OK;
 }
 
-enum status model_probe(const char *dir, struct model_info *info, struct err *e)
+static const struct model_opts defaults;
+
+enum status model_probe(const char *dir, const struct model_opts *o, struct model_info *info, struct err *e)
 {
     const struct kernels *k;
     struct model_info i = {0};
-    struct model_config c;
-    struct weights *w = NULL;
-    TRY(cpu_kernels(NULL, &k, e));
-    enum status st = read_headers(dir, k, &c, &i, &w, e);
-    weights_free(w);
+    struct model_config c = {0};
+    o = o ? o : &defaults;
+    TRY(check_opts(o, &k, e));
+    enum status st = read_all(dir, o, k, &c, &i, NULL, e);
+    config_release(&c);
     if (st == ST_OK)
         *info = i;
     return st;
@@ -95,22 +144,14 @@ enum status model_probe(const char *dir, struct model_info *info, struct err *e)
 
 enum status model_open(const char *dir, const struct model_opts *o, struct model **out, struct err *e)
 {
-    static const struct model_opts defaults;
     const struct kernels *k;
-    struct weights *w = NULL;
     o = o ? o : &defaults;
-    if (o->precision && strcmp(o->precision, "auto") != 0 && strcmp(o->precision, "f32") != 0)
-        return err_set(e, ST_USER, "precision '%s' is not supported by this version; it is one of auto, f32", o->precision);
-    TRY(cpu_kernels(o->isa, &k, e));
-    if (o->reference)
-        k = &kernels_reference;
+    TRY(check_opts(o, &k, e));
     struct model *m = mem_zalloc(sizeof *m);
     if (!m)
         return err_nomem(e, "the model");
-    enum status st = read_headers(dir, k, &m->config, &m->info, &w, e);
-    if (st == ST_OK)
-        st = bert_load(w, &m->config, k, &m->bert, e);
-    weights_free(w);
+    m->mask_id = -1;
+    enum status st = read_all(dir, o, k, &m->config, &m->info, m, e);
     if (st == ST_OK)
         *out = m;
     else
@@ -122,7 +163,9 @@ void model_free(struct model *m)
 {
     if (!m)
         return;
-    bert_free(m->bert);
+    head_free(m->head);
+    encoder_free(m->encoder);
+    config_release(&m->config);
     mem_free(m);
 }
 
@@ -131,23 +174,39 @@ const struct model_info *model_info(const struct model *m)
     return &m->info;
 }
 
+const char *model_label(const struct model *m, uint32_t i)
+{
+    BUG_IF(i >= m->config.label_count, "label %u of %u", i, m->config.label_count);
+    return m->config.label[i];
+}
+
+void model_set_mask(struct model *m, int32_t id)
+{
+    m->mask_id = id;
+}
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
 size_t model_ctx_bytes(const struct model *m, uint32_t max_tokens, uint32_t max_seqs)
 {
-    (void)max_seqs; /* a BERT needs nothing for each sequence */
-    return sizeof(struct model_ctx) + bert_work_bytes(m->bert, max_tokens);
+    return sizeof(struct model_ctx) + whole_lines(encoder_work_bytes(m->encoder, max_tokens)) + head_work_bytes(m->head, max_tokens, max_seqs);
 }
 
 enum status model_ctx_new(const struct model *m, uint32_t max_tokens, uint32_t max_seqs, struct model_ctx **out, struct err *e)
 {
     BUG_IF(max_tokens == 0 || max_seqs == 0, "a context for %u tokens and %u sequences", max_tokens, max_seqs);
     struct model_ctx *c = mem_zalloc(sizeof *c);
-    void *memory = c ? mem_aligned(bert_work_bytes(m->bert, max_tokens)) : NULL;
+    char *memory = c ? mem_aligned(model_ctx_bytes(m, max_tokens, max_seqs) - sizeof *c) : NULL;
     if (!memory) {
         mem_free(c);
         return err_nomem(e, "a lane's activations");
     }
     *c = (struct model_ctx){.model = m, .max_tokens = max_tokens, .max_seqs = max_seqs, .memory = memory};
-    bert_work_init(&c->work, m->bert, max_tokens, memory);
+    encoder_work_init(&c->work, m->encoder, max_tokens, memory);
+    head_work_init(&c->head, m->head, max_tokens, max_seqs, memory + whole_lines(encoder_work_bytes(m->encoder, max_tokens)));
     *out = c;
     return ST_OK;
 }
@@ -160,16 +219,25 @@ void model_ctx_free(struct model_ctx *c)
     mem_free(c);
 }
 
+const struct model_result *model_infer(const struct model *m, struct model_ctx *c, const struct model_batch *b)
+{
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < b->n; i++)
+        tokens += b->lengths[i];
+    BUG_IF(c->model != m, "a context of another model");
+    BUG_IF(b->n > c->max_seqs || tokens > c->max_tokens, "a micro-batch of %u sequences and %llu tokens; planned were %u and %u", b->n,
+           (unsigned long long)tokens, c->max_seqs, c->max_tokens);
+    unsigned saved = fp_enter();
+    encoder_run(m->encoder, &c->work, b->n, b->lengths, b->ids, b->types);
+    const struct model_result *r = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, c->work.x, c->work.ld);
+    fp_leave(saved);
+    return r;
+}
+
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                float *out)
 {
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; i < n_seqs; i++)
-        tokens += lengths[i];
-    BUG_IF(c->model != m, "a context of another model");
-    BUG_IF(n_seqs > c->max_seqs || tokens > c->max_tokens, "a micro-batch of %u sequences and %llu tokens; planned were %u and %u",
-           n_seqs, (unsigned long long)tokens, c->max_seqs, c->max_tokens);
-    unsigned saved = fp_enter();
-    bert_run(m->bert, &c->work, n_seqs, lengths, ids, out);
-    fp_leave(saved);
+    BUG_IF(m->info.per_token, "one row each is asked of a model that gives rows for tokens");
+    const struct model_result *r = model_infer(m, c, &(struct model_batch){.n = n_seqs, .lengths = lengths, .ids = ids});
+    memcpy(out, r->tensor[0].f32, sizeof *out * n_seqs * m->info.dims);
 }

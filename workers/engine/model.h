@@ -1,5 +1,5 @@
 /* A model as the pipeline sees it: read-only weights shared by all lanes, and a context (the memory) for each lane.
-   The way in: model_open -> model_ctx_new per lane -> model_run per micro-batch. */
+   The way in: model_open -> model_ctx_new per lane -> model_infer per micro-batch. */
 #ifndef EBB_ENGINE_MODEL_H
 #define EBB_ENGINE_MODEL_H
 
@@ -15,33 +15,44 @@ struct model_ctx;
 struct model_opts {
     const char *isa;       /* NULL or "auto": the best this processor has; "avx512", "avx2", "generic" for tests */
     const char *precision; /* NULL, "auto" or "f32"; others are refused by this version */
+    const char *task;      /* "embed", "classify", "token-classify", "fill-mask"; NULL or "auto": what the directory was made for */
+    uint32_t top_k;        /* fill-mask: tokens for each mask; 0: 5 */
     int reference;         /* 1: naive kernels only */
 };
 
 struct model_info {
     char name[256];         /* last component of the directory */
-    char architecture[64];  /* "bert" */
+    char architecture[64];  /* the family: "bert" */
+    char task[16];          /* resolved, as in model_opts */
     char precision[16];     /* resolved: "f32" */
     char isa[16];           /* resolved */
     char numerics[64];      /* numerics id: kernel-set version + numeric class, "ebb1-x86-f32" */
-    char pooling[16];       /* "mean", "cls", "max", "none" */
-    int normalize;          /* 1: each embedding is scaled to length 1 */
+    char pooling[64];       /* embed: "mean", "cls+mean"; else "" */
+    int normalize;          /* embed: 1: each embedding is scaled to length 1 */
+    char scoring[16];       /* classify, token-classify: "softmax", "sigmoid", "raw"; else "" */
+    char mask_token[32];    /* fill-mask: as the tokenizer spells it; else "" */
+    uint32_t labels;        /* classify, token-classify; else 0 */
     uint64_t parameters;    /* count */
     uint64_t weight_bytes;  /* in memory, as packed */
     uint32_t layers, hidden, heads, ffn, vocab;
+    uint32_t token_types;   /* 0 or 1: it does not tell the texts of a pair apart by types */
     uint32_t max_tokens;    /* special tokens included: what the model (or sentence_bert_config.json) allows */
-    uint32_t dims;          /* floats in one embedding */
+    uint32_t dims;          /* numbers in one row of the first output: floats of an embedding, labels, or tokens for a mask */
+    int per_token;          /* 1: an item has as many rows as tokens or masks; else one */
     struct model_digest digest;
 };
 
-/* Reads a Hugging Face directory: config.json, model.safetensors (f32, f16 or bf16), modules.json with its pooling and
-   normalisation where there (mean pooling without normalisation where not). Missing or truncated files, unknown architectures,
+/* Reads a Hugging Face directory: config.json, model.safetensors (f32, f16 or bf16), modules.json with what it names where there (mean
+   pooling without normalisation where not). Missing or truncated files, unknown architectures,
    wrong shapes or types, NaN or infinite weights are refused, naming file and tensor. On failure *out is untouched. */
 MUST_USE enum status model_open(const char *dir, const struct model_opts *o, struct model **out, struct err *e);
 void model_free(struct model *m);
 const struct model_info *model_info(const struct model *m);
 /* Reads only headers and digests: for `ebb check` and `ebb model inspect` of large models, and the daemon's fingerprint. */
-MUST_USE enum status model_probe(const char *dir, struct model_info *info, struct err *e);
+MUST_USE enum status model_probe(const char *dir, const struct model_opts *o, struct model_info *info, struct err *e);
+const char *model_label(const struct model *m, uint32_t i); /* i < info->labels */
+/* fill-mask: which token stands for the mask; before the first run. The tokenizer knows it. */
+void model_set_mask(struct model *m, int32_t id);
 
 /* Memory for micro-batches of at most max_tokens tokens in all and max_seqs sequences. One per lane, used by one thread at a
    time; model_run allocates nothing. A single sequence longer than max_tokens is the caller's fault (BUG). */
@@ -50,9 +61,34 @@ MUST_USE enum status model_ctx_new(const struct model *m, uint32_t max_tokens, u
 void model_ctx_free(struct model_ctx *c);
 size_t model_ctx_bytes(const struct model *m, uint32_t max_tokens, uint32_t max_seqs); /* what model_ctx_new would take */
 
-/* Runs n_seqs packed sequences: ids holds them back to back, lengths[i] >= 1 tokens each, without padding.
-   out gets n_seqs x dims floats, row-major. Each row has the bits that the sequence would have alone ("same bytes, always").
-   Never fails: memory was planned by model_ctx_new, ids outside the vocabulary are a BUG (the tokenizer is checked at load). */
+/* Items back to back, without padding. */
+struct model_batch {
+    uint32_t n;              /* items */
+    const uint32_t *lengths; /* of each, >= 1 */
+    const int32_t *ids;
+    const uint8_t *types;    /* token types; NULL: all 0 */
+};
+
+struct model_tensor {        /* one output of a micro-batch; exactly one of f32 and i32 is there */
+    const char *name;
+    uint32_t width;          /* numbers in a row */
+    const uint32_t *rows;    /* of each item, which follow each other; NULL: one each */
+    const float *f32;
+    const int32_t *i32;
+};
+
+enum { MODEL_OUTPUTS_MAX = 16 };
+
+struct model_result { /* the context's, until its next run */
+    uint32_t count;
+    struct model_tensor tensor[MODEL_OUTPUTS_MAX];
+};
+
+/* embed: "embedding"; classify and token-classify: "scores", a row for each item or token; fill-mask: "scores" and "tokens", a row of the
+   best ones for each mask. Each row has the bits that it would have if the item were alone ("same bytes, always"). Never fails: memory was
+   planned by model_ctx_new, ids outside the vocabulary are a BUG (the tokenizer is checked at load). */
+const struct model_result *model_infer(const struct model *m, struct model_ctx *c, const struct model_batch *b);
+/* The short way where one row comes out for each item: out gets n_seqs x dims floats. */
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                float *out);
 

@@ -368,7 +368,7 @@ static void facts_are_told(void **state)
     assert_int_equal(i->parameters, 40 * (200 + 90 + 2) + 80 + 3 * layer);
     assert_true(i->weight_bytes >= 4 * (i->parameters - 40));
     struct model_info p;
-    assert_int_equal(model_probe(dir, &p, NULL), ST_OK);
+    assert_int_equal(model_probe(dir, NULL, &p, NULL), ST_OK);
     assert_string_equal(p.name, i->name);
     assert_int_equal(p.parameters, i->parameters);
     assert_memory_equal(&p.digest, &i->digest, sizeof p.digest);
@@ -425,14 +425,14 @@ static void limits_come_from_the_files(void **state)
     (void)state;
     struct model_info i;
     tiny(&(struct tinymodel){.max_positions = 77, .max_tokens = 500});
-    assert_int_equal(model_probe(dir, &i, NULL), ST_OK);
+    assert_int_equal(model_probe(dir, NULL, &i, NULL), ST_OK);
     assert_int_equal(i.max_tokens, 77);
     put_text("sentence_bert_config.json", "{\"max_seq_length\": null}");
     put_text("tokenizer_config.json", "{\"model_max_length\": 60}");
-    assert_int_equal(model_probe(dir, &i, NULL), ST_OK);
+    assert_int_equal(model_probe(dir, NULL, &i, NULL), ST_OK);
     assert_int_equal(i.max_tokens, 60);
     put_text("tokenizer_config.json", "{\"model_max_length\": 1e30}");
-    assert_int_equal(model_probe(dir, &i, NULL), ST_OK);
+    assert_int_equal(model_probe(dir, NULL, &i, NULL), ST_OK);
     assert_int_equal(i.max_tokens, 77);
 }
 
@@ -441,7 +441,7 @@ static void without_modules(void **state)
     (void)state;
     tiny(&(struct tinymodel){.pooling = ""});
     struct model_info i;
-    assert_int_equal(model_probe(dir, &i, NULL), ST_OK);
+    assert_int_equal(model_probe(dir, NULL, &i, NULL), ST_OK);
     assert_string_equal(i.pooling, "mean");
     assert_int_equal(i.normalize, 0);
 }
@@ -453,7 +453,7 @@ static void newer_spellings_of_modules(void **state)
     put_text("1_Pooling/config.json", "{\"pooling_mode\": \"max\"}");
     put_text("modules.json", "[{\"path\": \"\", \"type\": \"a.b.Transformer\"}, {\"path\": \"1_Pooling\", \"type\": \"Pooling\"}]");
     struct model_info i;
-    assert_int_equal(model_probe(dir, &i, NULL), ST_OK);
+    assert_int_equal(model_probe(dir, NULL, &i, NULL), ST_OK);
     assert_string_equal(i.pooling, "max");
     assert_int_equal(i.normalize, 0);
 }
@@ -494,11 +494,12 @@ static void bad_configs(void **state)
     static const struct {
         const char *from, *to, *message;
     } edits[] = {
-        {"\"bert\"", "\"gpt2\"", "/config.json': the architecture 'gpt2' is not supported by this version; supported is 'bert'"},
+        {"\"bert\"", "\"gpt2\"", "/config.json': the architecture 'gpt2' is not supported by this version; supported are bert, distilbert, "
+         "roberta, camembert, xlm-roberta, mpnet, electra, albert, deberta-v2"},
         {"absolute", "relative",
          "/config.json': position_embedding_type 'relative' is not supported; supported is 'absolute'"},
         {"\"gelu\"", "\"silu\"",
-         "/config.json': hidden_act 'silu' is not supported; it is one of gelu, gelu_new, gelu_pytorch_tanh, relu"},
+         "/config.json': hidden_act 'silu' is not supported; it is one of gelu, gelu_new, gelu_pytorch_tanh, relu, tanh"},
         {"heads\": 4", "heads\": 5", "/config.json': hidden_size 32 is not a multiple of num_attention_heads 5"},
         {"layers\": 2", "layers\": 0", "/config.json': 'num_hidden_layers' must be a whole number from 1 to 1024"},
         {"hidden_size", "hidden_sise", "/config.json' lacks 'hidden_size'"},
@@ -532,7 +533,8 @@ static void bad_modules(void **state)
     } lists[] = {
         {"", "/modules.json' has no Pooling: one vector a text needs it"},
         {", {\"path\": \"2_Dense\", \"type\": \"a.Dense\"}",
-         "/modules.json': module 1 is a 'Dense'; supported by this version are Transformer, Pooling and Normalize, in this order"},
+         "/modules.json': module 1 is a 'Dense'; supported by this version are Transformer, Pooling, then Dense and "
+         "Normalize"},
         {", {\"path\": \"../x\", \"type\": \"a.Pooling\"}",
          "/modules.json': module 1 has the path '../x', which leads out of the directory"},
         {", {\"type\": \"a.Pooling\"}", "/modules.json': module 1 has no path"},
@@ -545,11 +547,12 @@ static void bad_modules(void **state)
         refused(NULL, ST_USER, lists[i].message);
     }
     tiny(&(struct tinymodel){0});
-    put_text("1_Pooling/config.json", "{\"pooling_mode_lasttoken\": true}");
+    put_text("1_Pooling/config.json", "{\"pooling_mode\": \"attention\"}");
     refused(NULL, ST_USER,
-            "/1_Pooling/config.json': pooling 'lasttoken' is not supported; it is one of mean, cls, max, mean_sqrt_len");
-    put_text("1_Pooling/config.json", "{\"pooling_mode_max_tokens\": true, \"pooling_mode_mean_tokens\": true}");
-    refused(NULL, ST_USER, "/1_Pooling/config.json' asks for several kinds of pooling at once; supported is one");
+            "/1_Pooling/config.json': pooling 'attention' is not supported; it is one of cls, max, mean, mean_sqrt_len, weightedmean, "
+            "lasttoken");
+    put_text("1_Pooling/config.json", "{\"pooling_mode_max_tokens\": false}");
+    refused(NULL, ST_USER, "/1_Pooling/config.json' asks for no or an unknown kind of pooling");
     put_text("1_Pooling/config.json", "{\"pooling_mode_mean_tokens\": true, \"word_embedding_dimension\": 33}");
     refused(NULL, ST_USER, "/1_Pooling/config.json': word_embedding_dimension is not the hidden_size 32 of config.json");
 }

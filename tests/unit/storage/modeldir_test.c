@@ -83,12 +83,14 @@ static void what_the_loader_reads_counts(void **state)
                                           "tokenizer_config.json",
                                           "special_tokens_map.json",
                                           "sentence_bert_config.json",
-                                          "1_Pooling/config.json"};
+                                          "1_Pooling/config.json",
+                                          "2_Dense/model.safetensors"};
     static const char *const ignored[] = {"README.md", "pytorch_model.bin", "config.json.orig", "2_Other/config.json",
                                           "data_config.json", "xvocab.txt"};
     mkdir(path_of("1_Pooling"), 0777);
     mkdir(path_of("2_Other"), 0777);
-    put("modules.json", "[{\"path\": \"\"}, {\"path\": \"1_Pooling\"}, {\"path\": \"3_Normalize\"}]");
+    mkdir(path_of("2_Dense"), 0777);
+    put("modules.json", "[{\"path\": \"\"}, {\"path\": \"1_Pooling\"}, {\"path\": \"2_Dense\"}, {\"path\": \"3_Normalize\"}]");
     put("config.json", "{}");
     struct model_digest last = digest(), now;
     assert_int_equal(last.files, 2);
@@ -99,7 +101,7 @@ static void what_the_loader_reads_counts(void **state)
             assert_string_not_equal(now.hex, last.hex);
             last = now;
         }
-    assert_int_equal(last.files, 11);
+    assert_int_equal(last.files, 12);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         put(ignored[i], "{}");
         assert_string_equal(digest().hex, last.hex);

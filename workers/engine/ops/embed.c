@@ -1,19 +1,29 @@
 #include "workers/engine/ops/embed.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 
-size_t embed_bytes(uint32_t vocab, uint32_t positions, uint32_t n)
+size_t embed_bytes(uint32_t vocab, uint32_t positions, uint32_t types, uint32_t n)
 {
-    return sizeof(float) * n * ((size_t)vocab + positions + 1);
+    return sizeof(float) * n * ((size_t)vocab + positions + types);
 }
 
-enum status embed_init(struct embed *o, const struct kernels *kernels, uint32_t vocab, uint32_t positions, uint32_t n,
+static float *zeros(size_t count)
+{
+    float *p = mem_aligned(count * sizeof *p);
+    if (p)
+        memset(p, 0, count * sizeof *p);
+    return p;
+}
+
+enum status embed_init(struct embed *o, const struct kernels *kernels, uint32_t vocab, uint32_t positions, uint32_t types, uint32_t n,
                        struct err *e)
 {
-    *o = (struct embed){.kernels = kernels, .vocab = vocab, .positions = positions, .n = n};
+    *o = (struct embed){.kernels = kernels, .vocab = vocab, .positions = positions, .types = types, .n = n};
     o->word = mem_aligned(sizeof(float) * n * vocab);
-    o->position = mem_aligned(sizeof(float) * n * positions);
-    o->type = mem_aligned(sizeof(float) * n);
+    o->position = zeros((size_t)n * positions);
+    o->type = zeros((size_t)n * types);
     if (!o->word || !o->position || !o->type) {
         embed_release(o);
         return err_nomem(e, "the model's weights");
@@ -29,13 +39,35 @@ void embed_release(struct embed *o)
     *o = (struct embed){0};
 }
 
-void embed_run(const struct embed *o, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids, float *y, size_t ldy)
+/* Tokens of one type whose positions follow each other. */
+static uint32_t run_length(const struct embed *o, uint32_t left, const int32_t *ids, const uint8_t *types)
 {
-    for (uint32_t s = 0; s < n_seqs; ids += lengths[s], y += lengths[s] * ldy, s++) {
-        BUG_IF(lengths[s] == 0 || lengths[s] > o->positions, "a sequence of %u tokens, the model has %u positions", lengths[s],
-               o->positions);
-        for (uint32_t i = 0; i < lengths[s]; i++)
-            BUG_IF(ids[i] < 0 || (uint32_t)ids[i] >= o->vocab, "token id %d, the vocabulary has %u", ids[i], o->vocab);
-        o->kernels->embed(lengths[s], o->n, ids, o->word, o->position, o->type, y, ldy);
+    uint32_t n = 1;
+    if (o->after_padding && ids[0] == o->padding_id)
+        return 1;
+    while (n < left && (!types || types[n] == types[0]) && !(o->after_padding && ids[n] == o->padding_id))
+        n++;
+    return n;
+}
+
+void embed_run(const struct embed *o, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids, const uint8_t *token_types, float *y,
+               size_t ldy)
+{
+    uint32_t first = o->after_padding ? (uint32_t)o->padding_id + 1 : 0;
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        BUG_IF(lengths[s] == 0 || lengths[s] > o->positions - first, "a sequence of %u tokens, the model has %u positions", lengths[s],
+               o->positions - first);
+        uint32_t position = first;
+        for (uint32_t i = 0, n; i < lengths[s]; i += n, ids += n, y += n * ldy, token_types += token_types ? n : 0) {
+            n = run_length(o, lengths[s] - i, ids, token_types);
+            for (uint32_t k = 0; k < n; k++)
+                BUG_IF(ids[k] < 0 || (uint32_t)ids[k] >= o->vocab, "token id %d, the vocabulary has %u", ids[k], o->vocab);
+            uint32_t type = token_types ? token_types[0] : 0;
+            BUG_IF(type >= o->types, "a token of type %u, the model has %u", type, o->types);
+            int padding = o->after_padding && ids[0] == o->padding_id;
+            uint32_t at = padding ? (uint32_t)o->padding_id : position;
+            o->kernels->embed(n, o->n, ids, o->word, o->position + (size_t)at * o->n, o->type + (size_t)type * o->n, y, ldy);
+            position += padding ? 0 : n;
+        }
     }
 }

@@ -1,4 +1,4 @@
-/* Tokens to vectors: the token's row, plus the first type's, plus the position's, counted from each sequence's start. */
+/* Tokens to vectors: the token's row, plus its type's, plus its position's, counted from each sequence's start. */
 #ifndef EBB_ENGINE_OPS_EMBED_H
 #define EBB_ENGINE_OPS_EMBED_H
 
@@ -7,15 +7,19 @@
 
 struct embed {
     const struct kernels *kernels;
-    uint32_t vocab, positions, n;
-    float *word, *position, *type; /* filled by the loader; all tokens are of type 0, so only its row is kept */
+    uint32_t vocab, positions, types, n; /* at least one type */
+    float *word, *position, *type;       /* filled by the loader; zeros until then */
+    int after_padding; /* 1: positions begin behind padding_id's; a token that is padding has that one and is not counted */
+    int32_t padding_id;
 };
 
-size_t embed_bytes(uint32_t vocab, uint32_t positions, uint32_t n);
-MUST_USE enum status embed_init(struct embed *o, const struct kernels *kernels, uint32_t vocab, uint32_t positions, uint32_t n,
-                                struct err *e);
+size_t embed_bytes(uint32_t vocab, uint32_t positions, uint32_t types, uint32_t n);
+MUST_USE enum status embed_init(struct embed *o, const struct kernels *kernels, uint32_t vocab, uint32_t positions, uint32_t types,
+                                uint32_t n, struct err *e);
 void embed_release(struct embed *o);
-/* An id outside the vocabulary, or a sequence with more tokens than positions, is a BUG. */
-void embed_run(const struct embed *o, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids, float *y, size_t ldy);
+/* token_types NULL: all are of type 0. An id outside the vocabulary, a type beyond the last, or a sequence with more tokens than
+   positions is a BUG. */
+void embed_run(const struct embed *o, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids, const uint8_t *token_types, float *y,
+               size_t ldy);
 
 #endif

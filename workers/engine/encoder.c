@@ -1,0 +1,232 @@
+/* The graph of one layer, as published (BertModel of transformers and its kin):
+     x -> qkv -> attention -> output projection + x -> norm -> up, activation -> down + x -> norm -> x
+   Each op is row-wise over all packed tokens but attention, which stays within a sequence. */
+#include "workers/engine/encoder.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "workers/engine/ops/attention.h"
+#include "workers/engine/ops/embed.h"
+#include "workers/engine/relative.h"
+
+struct layer {
+    struct linear qkv, out, up, down;
+    struct norm after_attention, after_ffn;
+};
+
+struct encoder {
+    struct model_config c; /* without its labels */
+    const struct kernels *kernels;
+    struct embed embed;
+    struct norm embed_norm;
+    int projects;
+    struct linear projection;
+    struct attention attention;
+    struct relative relative;
+    uint32_t weights; /* layers with weights of their own */
+    struct layer layer[];
+};
+
+/* Loading ------------------------------------------------------------------------------------------------------------------------- */
+
+static enum status load_embed(struct loading *l, struct encoder *b, struct err *e)
+{
+    const struct model_config *c = l->c;
+    struct embed *o = &b->embed;
+    uint32_t types = c->types ? c->types : 1;
+    l->bytes += embed_bytes(c->vocab, c->positions, types, c->embedding);
+    if (l->load) {
+        TRY(embed_init(o, l->kernels, c->vocab, c->positions, types, c->embedding, e));
+        o->after_padding = c->family->positions == POSITIONS_AFTER_PADDING;
+        o->padding_id = (int32_t)c->padding_id;
+    }
+    TRY(loading_tensor(l, "embeddings.word_embeddings.weight", c->vocab, c->embedding, o->word, e));
+    if (c->absolute_positions)
+        TRY(loading_tensor(l, "embeddings.position_embeddings.weight", c->positions, c->embedding, o->position, e));
+    if (c->types)
+        TRY(loading_tensor(l, "embeddings.token_type_embeddings.weight", c->types, c->embedding, o->type, e));
+    return loading_norm(l, c->family->embed_norm, c->embedding, c->norm_eps, &b->embed_norm, e);
+}
+
+static void layer_name(const struct model_config *c, uint32_t i, char *out, size_t cap)
+{
+    if (c->family->inner)
+        snprintf(out, cap, "%s.%u.%s.%u", c->family->layer, i / c->inner, c->family->inner, i % c->inner);
+    else
+        snprintf(out, cap, "%s.%u", c->family->layer, i);
+}
+
+static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, struct layer *to, struct err *e)
+{
+    const struct model_config *c = l->c;
+    const struct family *f = c->family;
+    uint32_t h = c->hidden;
+    const struct {
+        const char *name;
+        uint32_t n, k;
+        struct linear *to;
+        uint32_t first;
+    } parts[] = {{f->q, h, h, &to->qkv, 0},   {f->k, h, h, &to->qkv, h},        {f->v, h, h, &to->qkv, 2 * h},
+                 {f->out, h, h, &to->out, 0}, {f->up, c->ffn, h, &to->up, 0}, {f->down, h, c->ffn, &to->down, 0}};
+    char layer[96], name[160];
+    layer_name(c, i, layer, sizeof layer);
+    TRY(loading_linear(l, 3 * h, h, &to->qkv, e));
+    TRY(loading_linear(l, h, h, &to->out, e));
+    TRY(loading_linear(l, c->ffn, h, &to->up, e));
+    TRY(loading_linear(l, h, c->ffn, &to->down, e));
+    for (size_t j = 0; j < sizeof parts / sizeof *parts; j++) {
+        snprintf(name, sizeof name, "%s.%s", layer, parts[j].name);
+        TRY(loading_part(l, name, parts[j].first, parts[j].n, parts[j].k, parts[j].to, e));
+    }
+    snprintf(name, sizeof name, "%s.%s", layer, f->attention_norm);
+    TRY(loading_norm(l, name, h, c->norm_eps, &to->after_attention, e));
+    snprintf(name, sizeof name, "%s.%s", layer, f->ffn_norm);
+    TRY(loading_norm(l, name, h, c->norm_eps, &to->after_ffn, e));
+    return relative_load_layer(l, &b->relative, i, layer, e);
+}
+
+static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
+{
+    const struct model_config *c = l->c;
+    TRY(load_embed(l, b, e));
+    if (b->projects) {
+        TRY(loading_linear(l, c->hidden, c->embedding, &b->projection, e));
+        TRY(loading_part(l, c->family->projection, 0, c->hidden, c->embedding, &b->projection, e));
+    }
+    TRY(relative_load(l, &b->relative, e));
+    for (uint32_t i = 0; i < c->groups * c->inner; i++)
+        TRY(load_layer(l, b, i, &b->layer[l->load ? i : 0], e));
+    relative_loaded(&b->relative);
+    return ST_OK;
+}
+
+enum status encoder_load(struct loading *l, struct encoder **out, struct err *e)
+{
+    const struct model_config *c = l->c;
+    uint32_t n = l->load ? c->groups * c->inner : 1; /* one that stays empty where nothing is read */
+    struct encoder *b = mem_zalloc(sizeof *b + n * sizeof b->layer[0]);
+    if (!b)
+        return err_nomem(e, "the model's weights");
+    b->c = *c;
+    b->c.label = NULL;
+    b->kernels = l->kernels;
+    b->weights = n;
+    b->projects = c->family->projection && (c->embedding != c->hidden || c->family->inner);
+    attention_init(&b->attention, l->kernels, c->hidden, c->heads);
+    enum status st = load_all(l, b, e);
+    if (st == ST_OK && l->load)
+        *out = b;
+    else
+        encoder_free(b);
+    return st;
+}
+
+void encoder_free(struct encoder *b)
+{
+    if (!b)
+        return;
+    embed_release(&b->embed);
+    norm_release(&b->embed_norm);
+    linear_release(&b->projection);
+    relative_release(&b->relative);
+    for (uint32_t i = 0; i < b->weights; i++) {
+        struct layer *l = &b->layer[i];
+        linear_release(&l->qkv);
+        linear_release(&l->out);
+        linear_release(&l->up);
+        linear_release(&l->down);
+        norm_release(&l->after_attention);
+        norm_release(&l->after_ffn);
+    }
+    mem_free(b);
+}
+
+const float *encoder_words(const struct encoder *b)
+{
+    return b->embed.word;
+}
+
+/* Running ------------------------------------------------------------------------------------------------------------------------- */
+
+/* An odd number of cache lines: rows of a tile then never meet in one set of the first-level cache. */
+static size_t stride(uint32_t n)
+{
+    size_t lines = ((size_t)n + 15) / 16;
+    return 16 * (lines | 1);
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t narrow_columns(const struct model_config *c)
+{
+    return stride(larger(c->hidden, c->embedding));
+}
+
+static size_t wide_columns(const struct model_config *c)
+{
+    return stride(larger(3 * c->hidden, larger(c->ffn, c->embedding)));
+}
+
+static size_t attention_space(const struct encoder *b, uint32_t max_tokens)
+{
+    uint32_t longest = max_tokens < b->c.positions ? max_tokens : b->c.positions;
+    return b->relative.kind == RELATIVE_NONE ? attention_bytes(&b->attention, longest) : relative_bytes(&b->relative, longest);
+}
+
+size_t encoder_work_bytes(const struct encoder *b, uint32_t max_tokens)
+{
+    return sizeof(float) * max_tokens * (2 * narrow_columns(&b->c) + wide_columns(&b->c)) + attention_space(b, max_tokens);
+}
+
+void encoder_work_init(struct encoder_work *work, const struct encoder *b, uint32_t max_tokens, void *memory)
+{
+    work->ld = narrow_columns(&b->c);
+    work->ld_wide = wide_columns(&b->c);
+    work->x = memory;
+    work->t = work->x + max_tokens * work->ld;
+    work->wide = work->t + max_tokens * work->ld;
+    work->scratch = work->wide + max_tokens * work->ld_wide;
+}
+
+/* Which weights layer i of the run has: each group serves the same number of layers, as even as may be. */
+static uint32_t weights_of(const struct model_config *c, uint32_t i)
+{
+    uint32_t group = (uint32_t)((uint64_t)(i / c->inner) * c->groups / c->layers);
+    return group * c->inner + i % c->inner;
+}
+
+void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
+                 const uint8_t *types)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        rows += lengths[i];
+    float *x = work->x, *t = work->t, *wide = work->wide;
+    size_t ld = work->ld, ldw = work->ld_wide;
+    embed_run(&b->embed, n_seqs, lengths, ids, b->c.types > 1 ? types : NULL, t, ld);
+    norm_run(&b->embed_norm, rows, t, ld, x, ld);
+    if (b->projects) {
+        linear_run(&b->projection, rows, x, ld, ACT_NONE, NULL, 0, wide, ldw);
+        for (uint32_t i = 0; i < rows; i++)
+            memcpy(x + i * ld, wide + i * ldw, b->c.hidden * sizeof *x);
+    }
+    for (uint32_t i = 0; i < b->c.layers * b->c.inner; i++) {
+        uint32_t weights = weights_of(&b->c, i);
+        const struct layer *l = &b->layer[weights];
+        linear_run(&l->qkv, rows, x, ld, ACT_NONE, NULL, 0, wide, ldw);
+        if (b->relative.kind == RELATIVE_NONE)
+            attention_run(&b->attention, n_seqs, lengths, wide, ldw, t, ld, work->scratch);
+        else
+            relative_run(&b->relative, weights, n_seqs, lengths, wide, ldw, t, ld, work->scratch);
+        linear_run(&l->out, rows, t, ld, ACT_NONE, x, ld, wide, ld);
+        norm_run(&l->after_attention, rows, wide, ld, x, ld);
+        linear_run(&l->up, rows, x, ld, b->c.act, NULL, 0, wide, ldw);
+        linear_run(&l->down, rows, wide, ldw, ACT_NONE, x, ld, t, ld);
+        norm_run(&l->after_ffn, rows, t, ld, x, ld);
+    }
+}

@@ -1,0 +1,26 @@
+/* An encoder of any family (family.h) as a run of ops over packed tokens. Read-only once it is loaded; encoder_work is the memory of one
+   thread. */
+#ifndef EBB_ENGINE_ENCODER_H
+#define EBB_ENGINE_ENCODER_H
+
+#include "workers/engine/loading.h"
+
+struct encoder;
+
+/* Checks that every tensor is there with the shape that l->c asks for and, when l->load, reads and packs it: *out then; else NULL. */
+MUST_USE enum status encoder_load(struct loading *l, struct encoder **out, struct err *e);
+void encoder_free(struct encoder *b);
+const float *encoder_words(const struct encoder *b); /* the vectors of the vocabulary, [vocab][embedding] */
+
+struct encoder_work { /* parts of one allocation */
+    float *x, *t, *wide, *scratch;
+    size_t ld, ld_wide; /* floats between rows of x and t, of wide */
+};
+size_t encoder_work_bytes(const struct encoder *b, uint32_t max_tokens);
+/* memory is 64-byte aligned and has encoder_work_bytes. */
+void encoder_work_init(struct encoder_work *work, const struct encoder *b, uint32_t max_tokens, void *memory);
+/* Leaves the tokens' vectors in work->x; the rest of work is free for what follows. types NULL: all 0. */
+void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
+                 const uint8_t *types);
+
+#endif

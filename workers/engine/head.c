@@ -1,0 +1,291 @@
+#include "workers/engine/head.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "workers/engine/ops/pool.h"
+#include "workers/engine/scores.h"
+
+enum { MASKS_AT_ONCE = 8 };
+
+struct head {
+    struct model_config c; /* without its labels */
+    const struct kernels *kernels;
+    uint32_t top_k;
+    struct linear dense, out;  /* classify, token-classify (out alone), fill-mask */
+    struct norm norm;          /* fill-mask */
+    enum act act;
+    struct linear step[STEPS_MAX];
+    uint32_t widest, width;    /* of what is between, of a row that comes out */
+};
+
+/* Loading ------------------------------------------------------------------------------------------------------------------------- */
+
+static enum status load_step(struct loading *l, const char *dir, uint32_t i, struct linear *to, struct err *e)
+{
+    const struct step *s = &l->c->step[i];
+    char *path = mem_printf("%s/%s", dir, s->folder);
+    struct weights *w = NULL;
+    const struct weights *own = l->w;
+    enum status st = path ? weights_open(path, &w, e) : err_nomem(e, "a path");
+    mem_free(path);
+    TRY(st);
+    l->w = w;
+    st = loading_linear(l, s->out, s->in, to, e);
+    if (st == ST_OK)
+        st = loading_named(l, "linear.weight", s->has_bias ? "linear.bias" : NULL, s->out, s->in, to, e);
+    l->w = own;
+    weights_free(w);
+    return st;
+}
+
+static enum status load_embed(struct loading *l, const char *dir, struct head *h, struct err *e)
+{
+    const struct model_config *c = l->c;
+    h->widest = c->pooling_count * c->hidden;
+    for (uint32_t i = 0; i < c->step_count; i++)
+        if (c->step[i].is_dense) {
+            TRY(load_step(l, dir, i, &h->step[i], e));
+            h->widest = c->step[i].out > h->widest ? c->step[i].out : h->widest;
+        }
+    h->width = config_width(c);
+    return ST_OK;
+}
+
+static enum status load_classify(struct loading *l, struct head *h, struct err *e)
+{
+    const struct model_config *c = l->c;
+    h->act = c->classify_act;
+    TRY(loading_linear(l, c->hidden, c->hidden, &h->dense, e));
+    TRY(loading_part(l, c->family->classify.dense, 0, c->hidden, c->hidden, &h->dense, e));
+    TRY(loading_linear(l, c->label_count, c->hidden, &h->out, e));
+    h->width = c->label_count;
+    return loading_part(l, c->family->classify.out, 0, c->label_count, c->hidden, &h->out, e);
+}
+
+static enum status load_tokens(struct loading *l, struct head *h, struct err *e)
+{
+    const struct model_config *c = l->c;
+    h->width = c->label_count;
+    TRY(loading_linear(l, c->label_count, c->hidden, &h->out, e));
+    return loading_part(l, "classifier", 0, c->label_count, c->hidden, &h->out, e);
+}
+
+/* The last matrix is that of the words' vectors, unless config.json says that it is one of its own. */
+static enum status load_mask(struct loading *l, const float *words, struct head *h, struct err *e)
+{
+    const struct model_config *c = l->c;
+    const struct family *f = c->family;
+    const char *bias = f->mask.other_bias && !loading_has(l, f->mask.bias) ? f->mask.other_bias : f->mask.bias;
+    h->act = c->act;
+    if (f->mask.act && config_act(f->mask.act, &h->act) != 0)
+        BUG("the activation '%s'", f->mask.act);
+    h->width = h->top_k;
+    TRY(loading_linear(l, c->embedding, c->hidden, &h->dense, e));
+    TRY(loading_part(l, f->mask.dense, 0, c->embedding, c->hidden, &h->dense, e));
+    TRY(loading_norm(l, f->mask.norm, c->embedding, c->norm_eps, &h->norm, e));
+    TRY(loading_linear(l, c->vocab, c->embedding, &h->out, e));
+    if (!c->tied)
+        return loading_named(l, f->mask.weight, bias, c->vocab, c->embedding, &h->out, e);
+    float *space = l->load ? loading_space(l, c->vocab) : NULL;
+    if (l->load && !space)
+        return err_nomem(e, "the model's weights");
+    TRY(loading_tensor(l, bias, c->vocab, 0, space, e));
+    if (l->load)
+        linear_set(&h->out, 0, c->vocab, words, space);
+    return ST_OK;
+}
+
+enum status head_load(struct loading *l, const char *dir, const float *words, uint32_t top_k, struct head **out, struct err *e)
+{
+    struct head *h = mem_zalloc(sizeof *h);
+    if (!h)
+        return err_nomem(e, "the model's weights");
+    h->c = *l->c;
+    h->c.label = NULL;
+    h->kernels = l->kernels;
+    h->top_k = top_k < l->c->vocab ? top_k : l->c->vocab;
+    enum status st = ST_OK;
+    switch (l->c->task) {
+    case TASK_EMBED: st = load_embed(l, dir, h, e); break;
+    case TASK_CLASSIFY: st = load_classify(l, h, e); break;
+    case TASK_TOKENS: st = load_tokens(l, h, e); break;
+    case TASK_FILL_MASK: st = load_mask(l, words, h, e); break;
+    case TASKS: break;
+    }
+    if (st == ST_OK && l->load)
+        *out = h;
+    else
+        head_free(h);
+    return st;
+}
+
+void head_free(struct head *h)
+{
+    if (!h)
+        return;
+    linear_release(&h->dense);
+    linear_release(&h->out);
+    norm_release(&h->norm);
+    for (uint32_t i = 0; i < STEPS_MAX; i++)
+        linear_release(&h->step[i]);
+    mem_free(h);
+}
+
+/* Memory -------------------------------------------------------------------------------------------------------------------------- */
+
+static size_t lines(size_t floats)
+{
+    return (floats + 15) / 16 * 16;
+}
+
+/* Floats of what comes out, of what is on the way, and numbers of tokens; in this order. */
+struct layout {
+    size_t out, between, ids;
+};
+
+static struct layout layout_of(const struct head *h, uint32_t max_tokens, uint32_t max_seqs)
+{
+    const struct model_config *c = &h->c;
+    switch (c->task) {
+    case TASK_EMBED: return (struct layout){lines((size_t)max_seqs * h->widest), lines((size_t)max_seqs * h->widest), 0};
+    case TASK_CLASSIFY: return (struct layout){lines((size_t)max_seqs * h->width), 2 * lines((size_t)max_seqs * c->hidden), 0};
+    case TASK_TOKENS: return (struct layout){lines((size_t)max_tokens * h->width), 0, 0};
+    case TASK_FILL_MASK:
+        return (struct layout){lines((size_t)max_tokens * h->width),
+                               MASKS_AT_ONCE * (lines(c->hidden) + lines(c->embedding) + lines(c->vocab)),
+                               lines((size_t)max_tokens * h->width)};
+    case TASKS: break;
+    }
+    BUG("task %d", (int)c->task);
+}
+
+size_t head_work_bytes(const struct head *h, uint32_t max_tokens, uint32_t max_seqs)
+{
+    struct layout l = layout_of(h, max_tokens, max_seqs);
+    return sizeof(float) * (l.out + l.between + l.ids + lines(max_seqs));
+}
+
+void head_work_init(struct head_work *work, const struct head *h, uint32_t max_tokens, uint32_t max_seqs, void *memory)
+{
+    struct layout l = layout_of(h, max_tokens, max_seqs);
+    *work = (struct head_work){.memory = memory, .max_tokens = max_tokens, .max_seqs = max_seqs};
+    work->rows = (uint32_t *)((float *)memory + l.out + l.between + l.ids);
+}
+
+/* Running ------------------------------------------------------------------------------------------------------------------------- */
+
+/* Two buffers, in turn: the steps' width may change. */
+static const float *run_embed(const struct head *h, float *a, float *b, uint32_t n, const uint32_t *lengths, const float *x, size_t ld)
+{
+    const struct model_config *c = &h->c;
+    uint32_t width = c->pooling_count * c->hidden;
+    for (uint32_t i = 0; i < c->pooling_count; i++) {
+        struct pool pool = {.kernels = h->kernels, .how = c->pooling[i], .n = c->hidden};
+        pool_run(&pool, n, lengths, x, ld, a + (size_t)i * c->hidden, width);
+    }
+    for (uint32_t i = 0; i < c->step_count; i++) {
+        const struct step *s = &c->step[i];
+        if (!s->is_dense) {
+            for (uint32_t k = 0; k < n; k++)
+                h->kernels->unit(width, a + (size_t)k * width);
+            continue;
+        }
+        linear_run(&h->step[i], n, a, width, s->act, NULL, 0, b, s->out);
+        width = s->out;
+        float *t = a;
+        a = b;
+        b = t;
+    }
+    return a;
+}
+
+static void run_classify(const struct head *h, float *out, float *between, uint32_t max_seqs, uint32_t n, const uint32_t *lengths,
+                         const float *x, size_t ld)
+{
+    uint32_t hidden = h->c.hidden;
+    float *first = between, *dense = between + lines((size_t)max_seqs * hidden);
+    for (uint32_t i = 0; i < n; x += lengths[i] * ld, i++)
+        memcpy(first + (size_t)i * hidden, x, hidden * sizeof *x);
+    linear_run(&h->dense, n, first, hidden, h->act, NULL, 0, dense, hidden);
+    linear_run(&h->out, n, dense, hidden, ACT_NONE, NULL, 0, out, h->width);
+    for (uint32_t i = 0; i < n; i++)
+        scores_row(h->c.scoring, h->width, out + (size_t)i * h->width);
+}
+
+/* n rows, gathered in `between`: logits of the whole vocabulary, then the best of them. */
+static void fill_masks(const struct head *h, uint32_t n, float *between, float *out, int32_t *ids)
+{
+    const struct model_config *c = &h->c;
+    size_t ldx = lines(c->hidden), ldt = lines(c->embedding), ldl = lines(c->vocab);
+    float *t = between + MASKS_AT_ONCE * ldx, *logits = t + MASKS_AT_ONCE * ldt;
+    linear_run(&h->dense, n, between, ldx, h->act, NULL, 0, t, ldt);
+    norm_run(&h->norm, n, t, ldt, t, ldt);
+    linear_run(&h->out, n, t, ldt, ACT_NONE, NULL, 0, logits, ldl);
+    for (uint32_t i = 0; i < n; i++)
+        scores_top(c->vocab, logits + i * ldl, h->width, ids + (size_t)i * h->width, out + (size_t)i * h->width);
+}
+
+static void run_mask(const struct head *h, struct head_work *work, float *out, float *between, int32_t *found, uint32_t n_seqs,
+                     const uint32_t *lengths, const int32_t *ids, int32_t mask_id, const float *x, size_t ld)
+{
+    uint32_t waiting = 0;
+    size_t done = 0;
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        work->rows[s] = 0;
+        for (uint32_t i = 0; i < lengths[s]; i++, ids++, x += ld) {
+            if (*ids != mask_id)
+                continue;
+            work->rows[s]++;
+            memcpy(between + waiting * lines(h->c.hidden), x, h->c.hidden * sizeof *x);
+            if (++waiting < MASKS_AT_ONCE)
+                continue;
+            fill_masks(h, waiting, between, out + done * h->width, found + done * h->width);
+            done += waiting;
+            waiting = 0;
+        }
+    }
+    if (waiting)
+        fill_masks(h, waiting, between, out + done * h->width, found + done * h->width);
+}
+
+const struct model_result *head_run(const struct head *h, struct head_work *work, uint32_t n_seqs, const uint32_t *lengths,
+                                    const int32_t *ids, int32_t mask_id, const float *x, size_t ld)
+{
+    struct layout l = layout_of(h, work->max_tokens, work->max_seqs);
+    float *out = work->memory, *between = out + l.out;
+    int32_t *found = (int32_t *)(between + l.between);
+    struct model_tensor *t = &work->result.tensor[0];
+    uint32_t rows = 0;
+    work->result.count = 1;
+    *t = (struct model_tensor){.width = h->width, .f32 = out};
+    switch (h->c.task) {
+    case TASK_EMBED:
+        t->name = "embedding";
+        t->f32 = run_embed(h, out, between, n_seqs, lengths, x, ld);
+        break;
+    case TASK_CLASSIFY:
+        t->name = "scores";
+        run_classify(h, out, between, work->max_seqs, n_seqs, lengths, x, ld);
+        break;
+    case TASK_TOKENS:
+        t->name = "scores";
+        for (uint32_t i = 0; i < n_seqs; i++)
+            rows += work->rows[i] = lengths[i];
+        linear_run(&h->out, rows, x, ld, ACT_NONE, NULL, 0, out, h->width);
+        for (uint32_t i = 0; i < rows; i++)
+            scores_row(h->c.scoring, h->width, out + (size_t)i * h->width);
+        t->rows = work->rows;
+        break;
+    case TASK_FILL_MASK:
+        t->name = "scores";
+        run_mask(h, work, out, between, found, n_seqs, lengths, ids, mask_id, x, ld);
+        t->rows = work->rows;
+        work->result.tensor[1] = (struct model_tensor){.name = "tokens", .width = h->width, .i32 = found, .rows = work->rows};
+        work->result.count = 2;
+        break;
+    case TASKS: break;
+    }
+    return &work->result;
+}

@@ -1,0 +1,40 @@
+/* The walk over a model's tensors, once to check that they are there with the shapes that are needed, and once more to read them. Both
+   walks are the same code: what is checked is what is read. */
+#ifndef EBB_ENGINE_LOADING_H
+#define EBB_ENGINE_LOADING_H
+
+#include "base/status.h"
+#include "workers/engine/config.h"
+#include "workers/engine/ops/linear.h"
+#include "workers/engine/ops/norm.h"
+#include "workers/engine/safetensors.h"
+
+struct loading {
+    const struct weights *w;
+    const struct model_config *c;
+    const struct kernels *kernels;
+    int load;                   /* 0: only look; ops are not touched then and may be NULL */
+    float *space;               /* of loading_space */
+    size_t room;
+    uint64_t parameters, bytes; /* counted on the way */
+};
+
+void loading_release(struct loading *l); /* its space */
+/* Room for n floats, kept until the next call; NULL when memory is out. */
+float *loading_space(struct loading *l, size_t n);
+
+/* Names are tried as they are, with the family's prefix, and with "model." before either; "LayerNorm.weight" also as "LayerNorm.gamma". */
+int loading_has(const struct loading *l, const char *name);
+/* A tensor of the shape [rows, cols], or [rows] where cols is 0: checked, counted, and read into `to`. ST_USER names file and tensor. */
+MUST_USE enum status loading_tensor(struct loading *l, const char *name, uint32_t rows, uint32_t cols, float *to, struct err *e);
+/* name.weight and name.bias of a layer normalisation */
+MUST_USE enum status loading_norm(struct loading *l, const char *name, uint32_t n, float eps, struct norm *to, struct err *e);
+/* A linear layer, zero at first, whose outputs are then filled part by part: name.weight [count, k] and name.bias [count]; bias NULL: zeros,
+   else the name of the tensor itself. */
+MUST_USE enum status loading_linear(struct loading *l, uint32_t n, uint32_t k, struct linear *to, struct err *e);
+MUST_USE enum status loading_part(struct loading *l, const char *name, uint32_t first, uint32_t count, uint32_t k, struct linear *to,
+                                  struct err *e);
+MUST_USE enum status loading_named(struct loading *l, const char *weight, const char *bias, uint32_t count, uint32_t k, struct linear *to,
+                                   struct err *e);
+
+#endif
