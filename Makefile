@@ -46,7 +46,7 @@ SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/fto
 SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
-                 storage/reader.c storage/record.c \
+                 storage/npy.c storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/modeldir.c
@@ -64,6 +64,7 @@ SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/en
               workers/engine/graph/graph.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c
 SRC_ops    := workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c
 SRC_engine += $(SRC_graph) $(SRC_ops)
+SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c
 SRC_engine += workers/engine/cpu/conv_reference.c
