@@ -6,8 +6,11 @@
    take leases and commit their spans in steps of 64 bytes, at most W unacknowledged each. Each commit has a part of one row, written as a worker
    writes it, checked, assembled and freed by the daemon: on a tmpfs, so that the disk serves the store alone. Worker side and daemon share the
    machine: on 2 processors the workers' own system calls are a good part of what is measured.
+   The processor time that a commit takes is printed for both sides, and of the daemon for the two threads through which every commit goes one after
+   the other: they say what a machine with a processor for each could do.
    First at full speed, then at half of the rate that came out: the goal for the latency is stated at half load. The store is synced at every
    group commit; the disk's own syncs a second are measured in the same folder and printed beside. The last line is one JSON object. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -340,6 +343,68 @@ static double percentile_ms(double share)
     return run.count ? run.us[(size_t)(share * (double)(run.count - 1))] / 1000.0 : 0;
 }
 
+/* Processor time of one thread of the daemon, and of all of them, in microseconds. The loop has the process's own number; the writer is the one that
+   took most of the others. */
+struct spent {
+    uint64_t loop, all, bench;
+    struct {
+        long id;
+        uint64_t us;
+    } threads[256];
+    size_t count;
+};
+
+static uint64_t thread_us(const char *path)
+{
+    char text[1024] = "";
+    unsigned long user = 0, sys = 0;
+    FILE *f = fopen(path, "r");
+    if (f && fread(text, 1, sizeof text - 1, f)) {
+        const char *behind = strrchr(text, ')');
+        if (behind)
+            sscanf(behind + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys);
+    }
+    if (f)
+        fclose(f);
+    return (user + sys) * (1000000 / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+static struct spent spent_now(void)
+{
+    struct spent t = {0};
+    struct rusage own;
+    char path[128];
+    getrusage(RUSAGE_SELF, &own);
+    t.bench = (uint64_t)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) * 1000000 + (uint64_t)(own.ru_utime.tv_usec + own.ru_stime.tv_usec);
+    snprintf(path, sizeof path, "/proc/%d/task", (int)daemon_pid);
+    DIR *tasks = opendir(path);
+    for (struct dirent *x; tasks && (x = readdir(tasks)) && t.count < sizeof t.threads / sizeof *t.threads;) {
+        long id = strtol(x->d_name, NULL, 10);
+        if (!id)
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%ld/stat", (int)daemon_pid, id);
+        uint64_t us = thread_us(path);
+        t.threads[t.count].id = id;
+        t.threads[t.count++].us = us;
+        t.all += us;
+        if (id == daemon_pid)
+            t.loop = us;
+    }
+    if (tasks)
+        closedir(tasks);
+    return t;
+}
+
+static uint64_t busiest_other(const struct spent *a, const struct spent *b)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < b->count; i++)
+        for (size_t k = 0; k < a->count; k++)
+            if (a->threads[k].id == b->threads[i].id && a->threads[k].id != daemon_pid && b->threads[i].us - a->threads[k].us > most)
+                most = b->threads[i].us - a->threads[k].us;
+    return most;
+}
+
 static double measure(double rate, double for_s, struct sock *client, double *p50, double *p99)
 {
     run.rate = rate;
@@ -425,12 +490,19 @@ static json_t *with_workers(size_t n)
     if (have < n)
         fprintf(stderr, "dispatch: only %zu of %zu workers have a lease\n", have, n);
     double p50, p99, half50, half99;
+    struct spent before = spent_now();
+    uint64_t acks = run.acks;
     double rate = measure(0, (double)seconds, client, &p50, &p99);
+    struct spent behind = spent_now();
+    double each = 1.0 / (double)(run.acks - acks ? run.acks - acks : 1);
+    double loop_us = (double)(behind.loop - before.loop) * each, writer_us = (double)busiest_other(&before, &behind) * each,
+           daemon_us = (double)(behind.all - before.all) * each, bench_us = (double)(behind.bench - before.bench) * each;
     double half = measure(rate / 2, (double)seconds, client, &half50, &half99);
     if (run.refused)
         fprintf(stderr, "dispatch: %" PRIu64 " commits were refused\n", run.refused);
     printf("%5zu workers: %8.0f commits/s (p50 %.2f ms, p99 %.2f ms); at %.0f/s: p50 %.2f ms, p99 %.2f ms; this disk syncs %.0f/s\n", n, rate, p50, p99, half,
            half50, half99, syncs);
+    printf("              processor time a commit: daemon %.0f us (loop %.0f, writer %.0f), workers' side %.0f us\n", daemon_us, loop_us, writer_us, bench_us);
     fflush(stdout);
     ask(client, "stop", json_pack("{s:b}", "drain", 0));
     waitpid(daemon_pid, NULL, 0);
@@ -443,8 +515,8 @@ static json_t *with_workers(size_t n)
     part_free(part);
     check(path_remove_tree(dir, &e), &e);
     check(path_remove_tree(out_dir, &e), &e);
-    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "workers", (json_int_t)n, "commits_per_s", rate, "p50_ms", p50, "p99_ms", p99,
-                     "half_load_p50_ms", half50, "half_load_p99_ms", half99, "disk_syncs_per_s", syncs, "refused", (json_int_t)run.refused);
+    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "workers", (json_int_t)n, "commits_per_s", rate, "p50_ms", p50, "p99_ms", p99,
+                     "half_load_p50_ms", half50, "half_load_p99_ms", half99, "daemon_us", daemon_us, "loop_us", loop_us, "writer_us", writer_us, "bench_us", bench_us, "disk_syncs_per_s", syncs, "refused", (json_int_t)run.refused);
 }
 
 int main(int argc, char **argv)

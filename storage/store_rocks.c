@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <rocksdb/c.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,6 +103,7 @@ static void set_options(struct rocks *r)
     rocksdb_options_set_create_if_missing(o, 1);
     rocksdb_options_set_create_missing_column_families(o, 1);
     rocksdb_options_set_write_buffer_size(o, 16 * MIB);
+    rocksdb_options_set_max_write_buffer_number(o, 4); /* a flush on a slow disk stops no write */
     rocksdb_options_set_db_write_buffer_size(o, 48 * MIB);
     rocksdb_options_set_max_total_wal_size(o, 64 * MIB);
     rocksdb_options_set_max_open_files(o, 256);
@@ -250,23 +252,65 @@ static void rocks_close(struct store *s)
     release(r);
 }
 
+static int by_key(const void *pa, const void *pb)
+{
+    const struct store_change *a = pa, *b = pb;
+    if (a->cf != b->cf)
+        return a->cf < b->cf ? -1 : 1;
+    size_t n = a->key_len < b->key_len ? a->key_len : b->key_len;
+    int order = n ? memcmp(a->key, b->key, n) : 0;
+    if (order == 0 && a->key_len != b->key_len)
+        order = a->key_len < b->key_len ? -1 : 1;
+    if (order == 0) /* what came later lies behind, in the batch's bytes as here */
+        order = (const char *)a->key < (const char *)b->key ? -1 : 1;
+    return order;
+}
+
+static void add_change(const struct rocks *r, rocksdb_writebatch_t *w, const struct store_change *c)
+{
+    if (c->op == STORE_OP_PUT)
+        rocksdb_writebatch_put_cf(w, r->cf[c->cf], c->key, c->key_len, c->value, c->value_len);
+    else if (c->op == STORE_OP_DEL)
+        rocksdb_writebatch_delete_cf(w, r->cf[c->cf], c->key, c->key_len);
+    else
+        rocksdb_writebatch_delete_range_cf(w, r->cf[c->cf], c->key, c->key_len, c->value, c->value_len);
+}
+
+static int same_key(const struct store_change *a, const struct store_change *b)
+{
+    return a->cf == b->cf && a->key_len == b->key_len && !memcmp(a->key, b->key, a->key_len);
+}
+
+/* In the order of the keys, the last word on each: a memtable takes neighbours much faster than what lies far apart, and a span that advances
+   many times within one group needs few rows. As the batch stands when a range is deleted in it. */
+static enum status add_changes(const struct rocks *r, rocksdb_writebatch_t *w, const struct store_batch *b, struct err *e)
+{
+    size_t n = 0;
+    int as_it_stands = 0;
+    struct store_change *all = mem_array(store_batch_count(b), sizeof *all);
+    if (!all)
+        return err_nomem(e, "a batch of rows");
+    for (size_t at = 0; store_batch_next(b, &at, &all[n]); n++)
+        as_it_stands |= all[n].op == STORE_OP_DEL_RANGE;
+    if (!as_it_stands)
+        qsort(all, n, sizeof *all, by_key);
+    for (size_t i = 0; i < n; i++)
+        if (as_it_stands || i + 1 == n || !same_key(&all[i], &all[i + 1]))
+            add_change(r, w, &all[i]);
+    mem_free(all);
+    return ST_OK;
+}
+
 static enum status rocks_write(struct store *s, const struct store_batch *b, int sync, struct err *e)
 {
     struct rocks *r = (struct rocks *)s;
     rocksdb_writebatch_t *w = rocksdb_writebatch_create();
-    struct store_change c;
-    for (size_t at = 0; store_batch_next(b, &at, &c);) {
-        if (c.op == STORE_OP_PUT)
-            rocksdb_writebatch_put_cf(w, r->cf[c.cf], c.key, c.key_len, c.value, c.value_len);
-        else if (c.op == STORE_OP_DEL)
-            rocksdb_writebatch_delete_cf(w, r->cf[c.cf], c.key, c.key_len);
-        else
-            rocksdb_writebatch_delete_range_cf(w, r->cf[c.cf], c.key, c.key_len, c.value, c.value_len);
-    }
     char *text = NULL;
-    rocksdb_write(r->db, sync ? r->write_sync : r->write, w, &text);
+    enum status st = add_changes(r, w, b, e);
+    if (st == ST_OK)
+        rocksdb_write(r->db, sync ? r->write_sync : r->write, w, &text);
     rocksdb_writebatch_destroy(w);
-    return text ? rocks_err(e, r->dir, "write to", text) : ST_OK;
+    return text ? rocks_err(e, r->dir, "write to", text) : st;
 }
 
 static enum status rocks_get(struct store *s, enum store_cf cf, const void *key, size_t key_len, struct buf *value, struct err *e)

@@ -144,6 +144,41 @@ static void puts_and_deletions(void **state)
     store_batch_free(b);
 }
 
+/* One batch that says many things of few keys, in any order: the last word on each stands. */
+static void the_last_word_on_a_key_stands(void **state)
+{
+    (void)state;
+    struct store_batch *b = batch();
+    put(b, STORE_SPANS, "0", "before");
+    put(b, STORE_SPANS, "5", "before");
+    ok(store_write(s, b, 1, &err));
+    store_batch_clear(b);
+    for (int i = 0; i < 300; i++) { /* spans that advance: each step deletes one key and puts the next, of three in turn */
+        char key[16], value[16];
+        snprintf(key, sizeof key, "%c%d", 'z' - i % 3, i / 3);
+        store_del(b, STORE_SPANS, key, strlen(key));
+        snprintf(key, sizeof key, "%c%d", 'z' - i % 3, i / 3 + 1);
+        snprintf(value, sizeof value, "%d", i);
+        put(b, STORE_SPANS, key, value);
+        put(b, STORE_JOBS, "same", value);
+    }
+    store_del(b, STORE_SPANS, "0", 1);
+    put(b, STORE_SPANS, "5", "gone soon");
+    store_del(b, STORE_SPANS, "5", 1);
+    put(b, STORE_SPANS, "5", "back");
+    put(b, STORE_SPANS, "50", "longer");
+    ok(store_write(s, b, 1, &err));
+    expect_scan(STORE_SPANS, "", "", "5=back 50=longer x100=299 y100=298 z100=297 ");
+    expect(s, STORE_JOBS, "same", "299");
+    store_batch_clear(b);
+    put(b, STORE_SPANS, "6", "1"); /* what is put behind the deletion of a range stays */
+    store_del_range(b, STORE_SPANS, "5", 1, "z", 1);
+    put(b, STORE_SPANS, "50", "new");
+    ok(store_write(s, b, 1, &err));
+    expect_scan(STORE_SPANS, "", "", "50=new z100=297 ");
+    store_batch_free(b);
+}
+
 static void iterators_are_snapshots(void **state)
 {
     (void)state;
@@ -560,6 +595,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         BOTH(puts_and_deletions),
+        BOTH(the_last_word_on_a_key_stands),
         BOTH(iterators_are_snapshots),
         BOTH(checkpoints_are_databases),
         BOTH(a_failed_write_ends_it),
