@@ -36,7 +36,7 @@ LDFLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 LIBS_base    := -lm -lpthread
 LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml
 LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
-LIBS_engine  := -lopenblas -lxxhash -ljansson
+LIBS_engine  := -lopenblas -lprotobuf-c -lxxhash -ljansson
 LIBS_text    := -lutf8proc -ljansson
 LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 
@@ -63,7 +63,8 @@ SRC_image  := workers/image/exif.c workers/image/jpeg.c workers/image/png.c work
 SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/engine/graph/tensor.c workers/engine/graph/op.c \
               workers/engine/graph/graph.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c
 SRC_ops    := workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c
-SRC_engine += $(SRC_graph) $(SRC_ops)
+SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c
+SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_onnx)
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c
@@ -77,7 +78,7 @@ SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/a
               daemon/publish.c daemon/sweep.c daemon/local.c daemon/guard.c daemon/owner.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
-              client/results.c client/control.c client/workers.c client/model.c client/doctor.c client/completion.c client/commands.c client/main.c
+              client/results.c client/control.c client/workers.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c
 
 include mk/rules.mk
 include mk/check.mk

@@ -33,8 +33,25 @@ $(B)/obj/gen/wire/ebb.pb-c.o: $(B)/gen/wire/ebb.pb-c.c $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c17 $(OPT) -g -I$(B)/gen $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -c $< -o $@
 
+# ONNX: the schema is Debian's; what test directories hold besides tensors is ours
+ONNX_PROTO ?= /usr/include/onnx/onnx.proto
+ONNX_GEN := $(B)/gen/onnx/onnx.pb-c.h $(B)/gen/onnx/data.pb-c.h
+$(B)/gen/onnx/onnx.pb-c.c: $(ONNX_PROTO)
+	@mkdir -p $(@D)
+	@echo '  PROTO $<'
+	$(Q)protoc-c -I$(<D) --c_out=$(@D) $<
+$(B)/gen/onnx/data.pb-c.c: workers/engine/onnx/data.proto $(ONNX_PROTO)
+	@mkdir -p $(@D)
+	@echo '  PROTO $<'
+	$(Q)protoc-c -I$(dir $(ONNX_PROTO)) -I$(<D) --c_out=$(@D) $<
+$(B)/gen/onnx/%.pb-c.h: $(B)/gen/onnx/%.pb-c.c ;
+OBJ_onnx := $(B)/obj/gen/onnx/onnx.pb-c.o $(B)/obj/gen/onnx/data.pb-c.o
+$(OBJ_onnx): $(B)/obj/%.o: $(B)/%.c $(B)/flags $(ONNX_GEN)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c17 $(OPT) -g -I$(B)/gen/onnx $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -c $< -o $@
+
 # Objects --------------------------------------------------------------------------------------------------------------------------
-$(B)/obj/%.o: %.c $(B)/flags | $(B)/gen/wire/ebb.pb-c.h
+$(B)/obj/%.o: %.c $(B)/flags | $(B)/gen/wire/ebb.pb-c.h $(ONNX_GEN)
 	@mkdir -p $(@D)
 	@echo '  CC    $<'
 	$(Q)$(CC) $(CFLAGS) $(PKG_CFLAGS) -MMD -MP -c $< -o $@
@@ -66,7 +83,7 @@ $(eval $(call LIB_RULE,scheduler,$(call OBJ,$(SRC_scheduler))))
 $(eval $(call LIB_RULE,text,$(call OBJ,$(SRC_text))))
 $(eval $(call LIB_RULE,image,$(call OBJ,$(SRC_image))))
 $(eval $(call LIB_RULE,tensor_in,$(call OBJ,$(SRC_tensor_in))))
-$(eval $(call LIB_RULE,engine,$(call OBJ,$(SRC_engine)) $(OBJ_isa)))
+$(eval $(call LIB_RULE,engine,$(call OBJ,$(SRC_engine)) $(OBJ_isa) $(OBJ_onnx)))
 $(eval $(call LIB_RULE,worker,$(call OBJ,$(filter-out %/main.c,$(SRC_worker)))))
 $(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
 $(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
@@ -120,7 +137,7 @@ $(B)/obj-mutants/%.o: %.c $(B)/flags
 	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
 $(B)/bench/dispatch: $(call OBJ,bench/dispatch.c) $(call LIBS_OF,storage wire base) | $(B)/bin/ebbd
 	$(call LINK,$(filter %.o %.a,$^) $(LIBS_storage) $(LIBS_wire))
-ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire)
+ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
 $(eval $(call TEST_RULE,storage,storage,$(LIBS_storage)))
