@@ -82,10 +82,12 @@ install: all man
 	sed 's|/usr/local/bin|$(prefix)/bin|' deploy/ebbd.service >$(DESTDIR)$(prefix)/lib/systemd/system/ebbd.service
 	install -m 644 README.md deploy/ebbd.yaml $(DESTDIR)$(prefix)/share/doc/ebb
 
-# Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, with the corpus kept in build/fuzz/corpus/NAME ----------
+# Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, from tests/fuzz/seeds/NAME_fuzz where there are such, with
+# the corpus kept in build/fuzz/corpus/NAME_fuzz ---------------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 600
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
-SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_wire) workers/engine/safetensors.c workers/engine/config.c
+SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_image) $(SRC_tensor_in) $(SRC_wire) workers/engine/safetensors.c workers/engine/config.c \
+              workers/engine/graph/dtype.c
 OBJ_fuzzed := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_fuzzed))
 build/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
 	@mkdir -p $(@D)
@@ -98,4 +100,5 @@ build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libfuzzed.a
 .PHONY: fuzz
 fuzz: $(FUZZERS)
 	$(Q)set -e; for f in $(FUZZERS); do mkdir -p build/fuzz/corpus/$$(basename $$f); echo "  FUZZ  $$f"; \
-	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 build/fuzz/corpus/$$(basename $$f) 2>&1 | tail -n 12; done
+	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 build/fuzz/corpus/$$(basename $$f) \
+    $$(ls -d tests/fuzz/seeds/$$(basename $$f) 2>/dev/null) 2>&1 | tail -n 12; done
