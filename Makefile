@@ -46,7 +46,7 @@ SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/fto
 SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
-                 storage/npy.c storage/reader.c storage/record.c \
+                 storage/npy.c storage/fixed.c storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/modeldir.c
@@ -61,14 +61,30 @@ SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/en
 SRC_image  := workers/image/exif.c workers/image/jpeg.c workers/image/png.c workers/image/webp.c workers/image/image.c \
               workers/image/resize.c workers/image/spec.c workers/image/prepare.c
 SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/engine/graph/tensor.c workers/engine/graph/op.c \
-              workers/engine/graph/graph.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c
-SRC_ops    := workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c
+              workers/engine/graph/graph.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c \
+              workers/engine/graph/rewrite.c workers/engine/graph/uniform.c workers/engine/graph/fuse.c workers/engine/graph/fuse_norm.c \
+              workers/engine/graph/fuse_act.c workers/engine/graph/fuse_conv.c workers/engine/graph/fuse_attention.c \
+              workers/engine/graph/fuse_linear.c workers/engine/graph/fuse_sequence.c workers/engine/graph/pack.c
+SRC_ops    := workers/engine/ops/fused_linear.c workers/engine/ops/fused_attention.c workers/engine/ops/sequence_pool.c \
+              workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c
+# the generic ops, and what they share
+SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engine/ops/unary.c workers/engine/ops/binary.c \
+              workers/engine/ops/arith.c workers/engine/ops/compare.c workers/engine/ops/variadic.c workers/engine/ops/where.c \
+              workers/engine/ops/cast.c workers/engine/ops/clip.c workers/engine/ops/reshape.c workers/engine/ops/transpose.c \
+              workers/engine/ops/concat.c workers/engine/ops/slice.c workers/engine/ops/gather.c workers/engine/ops/scatter.c \
+              workers/engine/ops/expand.c workers/engine/ops/pad.c workers/engine/ops/shapes.c workers/engine/ops/nonzero.c \
+              workers/engine/ops/layout.c workers/engine/ops/reduce.c workers/engine/ops/softmax.c workers/engine/ops/topk.c
 SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c
-SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_onnx)
+SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c
 # compiled once per instruction set, see the rule below
-SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c
-SRC_engine += workers/engine/cpu/conv_reference.c
+SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
+# ops of images and sequences, and what they share
+SRC_engine += workers/engine/cpu/conv_reference.c workers/engine/ops/wide.c workers/engine/ops/space.c workers/engine/ops/acts.c \
+              workers/engine/ops/conv.c workers/engine/ops/conv_transpose.c workers/engine/ops/pooling.c workers/engine/ops/global_pool.c \
+              workers/engine/ops/max_unpool.c workers/engine/ops/channel_norm.c workers/engine/ops/layer_norm.c workers/engine/ops/lrn.c \
+              workers/engine/ops/quantize.c workers/engine/ops/quant.c workers/engine/ops/mm.c workers/engine/ops/qmatmul.c \
+              workers/engine/ops/qconv.c workers/engine/ops/qlinear.c workers/engine/ops/resize.c
 ISAS       := avx512 avx2 generic
 SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
@@ -82,6 +98,9 @@ SRC_client := client/say.c client/connect.c client/private.c client/spec.c clien
 
 include mk/rules.mk
 include mk/check.mk
+
+# loops over elements: what the compiler makes of them matters; a comparison that meets NaN raises no trap that anyone looks at
+$(call OBJ,$(SRC_generic)): private CFLAGS += $(if $(filter -O2,$(OPT)),-O3) -fno-trapping-math
 
 # drives the real program
 $(B)/tests/unit/worker/worker_test: | $(B)/bin/ebb-worker

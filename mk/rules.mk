@@ -137,7 +137,7 @@ $(B)/obj-mutants/%.o: %.c $(B)/flags
 	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
 $(B)/bench/dispatch: $(call OBJ,bench/dispatch.c) $(call LIBS_OF,storage wire base) | $(B)/bin/ebbd
 	$(call LINK,$(filter %.o %.a,$^) $(LIBS_storage) $(LIBS_wire))
-ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
+ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
 $(eval $(call TEST_RULE,storage,storage,$(LIBS_storage)))

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "workers/engine/cpu/conv.h"
+#include "workers/engine/cpu/conv_int.h"
 #include "workers/engine/cpu/kernels.h"
 
 static float clip(float x, float lo, float hi)
@@ -96,4 +97,24 @@ const struct conv_kernels *conv_kernels_of(const struct kernels *k)
         if (!strcmp(k->name, all[i]->name))
             return all[i];
     return &conv_reference;
+}
+
+/* Integer products the same way. */
+void int_gemm_reference(const struct int_gemm *g)
+{
+    for (uint32_t i = 0; i < g->m; i++)
+        for (uint32_t j = 0; j < g->n; j++) {
+            int32_t sum = 0;
+            for (uint32_t k = 0; k < g->k; k++)
+                sum += g->a[i * g->lda + k] * g->packed[((size_t)(j / INT_NR) * g->k + k / 2 * 2) * INT_NR + j % INT_NR * 2 + k % 2];
+            g->c[i * g->ldc + j] = sum;
+        }
+}
+
+int_gemm_fn *int_gemm_of(const struct kernels *k)
+{
+    return !strcmp(k->name, "avx512") ? int_gemm_avx512
+           : !strcmp(k->name, "avx2") ? int_gemm_avx2
+           : !strcmp(k->name, "generic") ? int_gemm_generic
+                                         : int_gemm_reference;
 }

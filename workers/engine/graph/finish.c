@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "workers/engine/graph/fuse.h"
 #include "workers/engine/graph/inner.h"
 
 enum { ROUNDS = 8 };
@@ -626,6 +627,25 @@ static enum status plan(struct graph *g, struct err *e)
     return st;
 }
 
+enum status graph_rework(struct graph *g, struct err *e)
+{
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        struct node *n = g->nodes[i];
+        if (n->def)
+            continue;
+        n->def = op_find(n->domain, n->op, n->opset, NULL);
+        if (!n->def)
+            return node_error(n, e, "op '%s.%s' is not there", n->domain, n->op);
+        TRY(check_arity(n, e));
+        if (n->def->check)
+            TRY(n->def->check(n, e));
+    }
+    TRY(find_producers(g, e));
+    TRY(sort(g, e));
+    sweep(g);
+    return infer(g, e);
+}
+
 enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e)
 {
     int changed = 1;
@@ -637,8 +657,11 @@ enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err
         TRY(infer(g, e));
         TRY(settle(g, &changed, e));
     }
-    /* Here fusion will have its turn (fuse.h): after it, types are inferred once more. */
     TRY(infer(g, e));
     TRY(settle(g, &changed, e));
+    if (!o->no_fuse)
+        TRY(graph_fuse(g, o->given, o->n_given, e));
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        g->nodes[i]->precision = o->precision;
     return plan(g, e);
 }

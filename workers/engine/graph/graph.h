@@ -69,9 +69,15 @@ enum { BODY_DEPTH_MAX = 8 }; /* bodies in bodies */
 
 /* Order, checks, types, folding; then the passes of fuse.h; then plans. Cycles, values that nobody makes, unknown ops and wrong types are ST_USER naming
    the node. */
+struct given { /* an input that holds one number throughout, known beforehand: the mask of a text alone, without padding */
+    int32_t value;
+    double number;
+};
 struct graph_opts {
     int no_fold, no_fuse;    /* for tests */
     int precision;           /* enum precision of the linear layers */
+    const struct given *given;
+    uint32_t n_given;
 };
 MUST_USE enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e);
 

@@ -15,6 +15,9 @@ int graph_set_constant(struct graph *g, int32_t v, struct tensor *t); /* takes t
 int tensor_has_values(const struct tensor *t);                        /* small, of whole numbers or bools */
 const dim *tensor_values(const struct tensor *t, dim *room);          /* room for all its elements */
 
+/* After a pass has rewritten: new nodes get their ops and are checked, those that nobody needs go, the rest is put in order and typed. */
+MUST_USE enum status graph_rework(struct graph *g, struct err *e);
+
 /* The types of everything in a body (load time), given those of its inputs and captures and which of these are constants. The types of its
    outputs are those of g->values[g->out[i]] then. */
 MUST_USE enum status graph_infer(struct graph *g, const struct type *in, const struct tensor *const *in_constants, const struct type *captures,

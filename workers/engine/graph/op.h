@@ -50,6 +50,7 @@ struct node {
     const struct kernels *kernels;
     enum value_kind out_kind; /* unused by most */
     uint32_t n_own;         /* of its inputs, without those that its bodies capture: they follow behind these */
+    int precision;          /* enum precision: of the weights, where the op has some */
     const char *bad_attr;   /* asked for as another kind than it is */
 };
 
@@ -88,6 +89,7 @@ struct shaping {
     const struct tensor *const *constants; /* load time: the input's tensor where it is a constant, else NULL; run time: every tensor input */
     dim *(*room)(struct shaping *s, uint32_t count); /* for out[i].values; lives as long as needed; NULL when memory is out */
     void *owner;                                     /* of room; not for ops */
+    int packed;                                      /* run time: the micro-batch is of packed texts, see run_seqs */
 };
 
 /* Helpers for shape functions. */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "workers/engine/cpuinfo.h"
 #include "workers/engine/graph/inner.h"
+#include "workers/engine/graph/pack.h"
 
 /* What was seen of an input when its node was last shaped. */
 struct seen {
@@ -449,6 +450,14 @@ enum status run_string(struct run *r, const char *data, size_t len, struct str *
     return ST_OK;
 }
 
+void run_pack(struct run *r, const struct seqs *s)
+{
+    if (!s != !r->seqs) /* what was shaped for the other way is not for this one */
+        for (uint32_t i = 0; i < r->g->n_nodes; i++)
+            r->slots[i].valid = 0;
+    r->seqs = s;
+}
+
 const struct seqs *run_seqs(const struct run *r)
 {
     return r->root->seqs;
@@ -561,7 +570,7 @@ static enum status shape_node(struct run *r, const struct node *n, struct slot *
         type_of(r, i, &r->in_types[i]);
     memset(s->out, 0, n->n_out * sizeof *s->out);
     struct shaping sh = {.node = n, .n_in = n->n_in, .n_out = n->n_out, .in = r->in_types, .out = s->out, .constants = r->constants,
-                         .room = shaping_room, .owner = r};
+                         .room = shaping_room, .owner = r, .packed = r->root->seqs != NULL};
     enum status st = n->def->shape(&sh, e);
     for (uint32_t k = 0; k < n->n_out && st == ST_OK; k++) {
         s->out[k].values = NULL; /* its elements are computed */

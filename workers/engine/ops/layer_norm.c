@@ -328,7 +328,7 @@ static enum status embed_run(struct run *r, const struct node *n, struct err *e)
     TRY(run_scratch(r, (size_t)(batch * len) * hidden * sizeof(float) + 4, &p, e));
     float *t = p;
     for (int64_t i = 0; i < batch * len; i++, t += hidden) {
-        const float *w, *q, *g = NULL;
+        const float *w = NULL, *q = NULL, *g = NULL;
         int64_t position = at ? ((const int32_t *)tensor_data(at))[i % tensor_count(at)] : i % len;
         TRY(row_of(n, in[EMBED_WORD], ids[i], "id", &w, e));
         TRY(row_of(n, in[EMBED_POSITION], position, "position", &q, e));

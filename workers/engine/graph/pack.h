@@ -1,0 +1,23 @@
+/* Packing: a graph over texts [batch, length] can run on the tokens of many texts laid end to end, as one text of batch 1, when each token is treated by
+   itself everywhere but in ops that know where a sequence begins and ends (Attention, SeqPool and Positions of domain "ebb"). Nothing is padded then,
+   and a text's result is what it would be alone.
+
+   pack_prove follows the axes of the graph's inputs through every node and says whether that is so. */
+#ifndef EBB_GRAPH_PACK_H
+#define EBB_GRAPH_PACK_H
+
+#include "workers/engine/graph/graph.h"
+
+enum { PACK_WHY_MAX = 200 };
+
+/* What an output holds, of a micro-batch of packed texts. */
+enum packed_kind { PACKED_NO, PACKED_TOKENS, PACKED_SEQS }; /* [1, tokens, ...]; [texts, ...] */
+
+/* 1: every input has the sizes [batch, length] of the same two symbols, and the graph packs; kinds has room for g->n_out. 0: it does not, and why
+   names the first node that is in the way. -1: memory is out. */
+int pack_prove(const struct graph *g, enum packed_kind *kinds, char why[PACK_WHY_MAX]);
+
+/* The next run is of packed texts: inputs are [1, s->tokens]. s lives until run_graph returns; NULL: not packed. */
+void run_pack(struct run *r, const struct seqs *s);
+
+#endif

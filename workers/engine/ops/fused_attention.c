@@ -1,0 +1,77 @@
+/* ebb.Attention: softmax(q k^T * scale) v, head by head, each sequence by itself. Made by graph/fuse_attention.c only.
+   Inputs: q, k, v [batch, length, heads * dim], or one [batch, length, 3 * heads * dim] that holds them side by side. Attributes: heads, scale. */
+#include "workers/engine/cpu/kernels.h"
+#include "workers/engine/ops/args.h"
+
+static enum status shape(struct shaping *s, struct err *e)
+{
+    const struct type *x = &s->in[0];
+    int64_t heads = node_int(s->node, "heads", 0);
+    if (x->dtype != DT_F32 || x->rank != 3 || heads < 1 || !dim_known(x->dims[2]))
+        return node_error(s->node, e, "wrong types");
+    int64_t width = s->n_in == 1 ? x->dims[2] / 3 : x->dims[2];
+    for (uint32_t i = 1; i < s->n_in; i++)
+        for (int a = 0; a < 3; a++)
+            if (s->in[i].rank != 3 || (dim_known(s->in[i].dims[a]) && dim_known(x->dims[a]) && s->in[i].dims[a] != x->dims[a]))
+                return node_error(s->node, e, "queries, keys and values have different sizes");
+    if (width % heads || (s->n_in == 1 && width * 3 != x->dims[2]))
+        return node_error(s->node, e, "%lld numbers do not make %lld heads", (long long)width, (long long)heads);
+    type_tensor(&s->out[0], DT_F32, 3, x->dims);
+    s->out[0].dims[2] = width;
+    return ST_OK;
+}
+
+static enum status run(struct run *r, const struct node *n, struct err *e)
+{
+    const struct tensor *x = run_in(r, 0);
+    struct tensor *y = run_out(r, 0);
+    const struct seqs *s = run_seqs(r);
+    size_t ld = (size_t)x->dims[2], width = (size_t)y->dims[2], heads = (size_t)node_int(n, "heads", 1), each = width / heads;
+    const float *q = tensor_data(x), *k = n->n_in == 3 ? tensor_data(run_in(r, 1)) : q + width, *v = n->n_in == 3 ? tensor_data(run_in(r, 2)) : q + 2 * width;
+    float *out = tensor_data(y);
+    uint32_t count = s ? s->count : (uint32_t)x->dims[0], longest = s ? 0 : (uint32_t)x->dims[1];
+    for (uint32_t i = 0; s && i < count; i++)
+        longest = s->lengths[i] > longest ? s->lengths[i] : longest;
+    if (s && (int64_t)s->tokens != x->dims[0] * x->dims[1])
+        return node_error(n, e, "%lld rows for %u packed tokens", (long long)(x->dims[0] * x->dims[1]), s->tokens);
+    if (!longest)
+        return ST_OK;
+    void *scratch;
+    TRY(run_scratch(r, attention_scratch(n->kernels, longest, (uint32_t)each) * sizeof(float), &scratch, e));
+    size_t row = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t len = s ? s->lengths[i] : longest;
+        for (size_t h = 0; h < heads; h++) {
+            struct attention_args a = {
+                .len = len,
+                .dim = (uint32_t)each,
+                .q = q + row * ld + h * each,
+                .k = k + row * ld + h * each,
+                .v = v + row * ld + h * each,
+                .ld = ld,
+                .scale = node_float(n, "scale", 1),
+                .out = out + row * width + h * each,
+                .ldo = width,
+                .scratch = scratch,
+            };
+            n->kernels->attention(&a);
+        }
+        row += len;
+    }
+    return ST_OK;
+}
+
+/* Texts stay apart; tokens do not. */
+static int follow(const struct shaping *s, uint32_t in, uint32_t axis, uint32_t out)
+{
+    (void)s;
+    (void)in;
+    (void)out;
+    return axis == 0 ? 0 : -1;
+}
+
+const struct op_def ops_fused_attention[] = {
+    {.domain = "ebb", .name = "Attention", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 3, .min_out = 1, .max_out = 1, .shape = shape, .run = run,
+     .follow = follow},
+    {0},
+};
