@@ -220,9 +220,12 @@ struct taps {
     uint8_t *outside; /* tf_crop_and_resize: the extrapolation value stands there */
 };
 
+/* Where output index i lies in the input. With scales the resized length is scale * length, which need not be whole, as ONNX defines it. */
 static double source(const struct how *h, int64_t i, double scale, int64_t in, int64_t out, double roi0, double roi1)
 {
     double x = (double)i, length = (double)in, target = scale * length;
+    if (fabs(target - (double)out) < 1e-6)
+        target = (double)out;
     switch (h->coordinates) {
     case HALF_PIXEL: return (x + 0.5) / scale - 0.5;
     case HALF_PIXEL_SYMMETRIC: {
@@ -230,7 +233,7 @@ static double source(const struct how *h, int64_t i, double scale, int64_t in, i
         return centre * (1 - adjust) + (x + 0.5) / scale - 0.5;
     }
     case PYTORCH_HALF_PIXEL: return target > 1 && out > 1 ? (x + 0.5) / scale - 0.5 : 0;
-    case ALIGN_CORNERS: return out > 1 ? x * (length - 1) / ((double)out - 1) : 0;
+    case ALIGN_CORNERS: return out > 1 ? x * (length - 1) / (target - 1) : 0;
     case ASYMMETRIC: return x / scale;
     case TF_HALF_PIXEL: return (x + 0.5) / scale;
     case TF_CROP: return out > 1 ? roi0 * (length - 1) + x * (roi1 - roi0) * (length - 1) / ((double)out - 1) : 0.5 * (roi0 + roi1) * (length - 1);
