@@ -7,4 +7,7 @@
 uint32_t host_processors(void);     /* that this process may use; at least 1 */
 uint64_t host_resident_bytes(void); /* memory of this process; 0: not known */
 
+/* A limit below this leaves a worker no room for any model. */
+#define HOST_LEAST_WORKER_MEMORY (64u << 20)
+
 #endif

@@ -1,11 +1,14 @@
 /* The records of a job that failed, as lines for people or as the lines of errors.jsonl. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/suggest.h"
 #include "base/units.h"
 #include "client/client.h"
 #include "client/connect.h"
+#include "storage/reader.h"
 
 static uint64_t limit = 20;
 static const char *code_wanted;
@@ -52,11 +55,34 @@ static enum status visit(void *arg, json_t *reply, struct err *e)
     return ST_OK;
 }
 
+/* A word that no error can have is a slip, not an empty list. */
+static enum status check_code(struct err *e)
+{
+    static const char *const known[] = {
+#define X(name, code, words) code,
+        RECORD_ERROR_MAP(X)
+#undef X
+    };
+    if (!code_wanted)
+        return ST_OK;
+    char all[400] = "";
+    for (size_t i = 1; i < COUNT(known); i++) { /* the first is that of a good record */
+        if (strcmp(known[i], code_wanted) == 0)
+            return ST_OK;
+        size_t n = strlen(all);
+        snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", known[i]);
+    }
+    const char *near = suggest(code_wanted, known + 1, COUNT(known) - 1);
+    return err_set(e, ST_USER, "no error has the code '%.60s'%s%s%s; known are %s", code_wanted, near ? " (did you mean '" : "", near ? near : "", near ? "')" : "", all);
+}
+
 static int run_errors(int operand_count, char **operands)
 {
     (void)operand_count;
     struct conn *c;
     struct err e;
+    if (check_code(&e) != ST_OK)
+        return fail(&e);
     struct printing p = {0};
     uint64_t job;
     char n[UNITS_MAX];

@@ -317,6 +317,8 @@ static int run_run(int operand_count, char **operands)
     r.follow.own_machine = 1;
     if (started_with.workers > WORKERS_MAX)
         return fail_with(ST_USER, "--workers takes at most %d, not %" PRIu64, WORKERS_MAX, started_with.workers);
+    if (started_with.memory_bytes && started_with.memory_bytes < HOST_LEAST_WORKER_MEMORY)
+        return fail_with(ST_USER, "--memory %" PRIu64 " bytes is too small for any model: give at least 64MiB, or leave it out", started_with.memory_bytes);
     if (spec_read(&r.spec, operand_count, operands, &e) != ST_OK)
         return fail(&e);
     struct sample sample;

@@ -5,7 +5,7 @@
 #include "client/client.h"
 #include "client/connect.h"
 
-static int stay;
+static int stay, all;
 
 static void row(struct table *t, const json_t *w)
 {
@@ -47,19 +47,36 @@ static int run_workers(int operand_count, char **operands)
     return code;
 }
 
-static int run_drain(int operand_count, char **operands)
+static int drain_one(const char *worker, uint64_t *drained)
 {
     json_t *answer = NULL;
     struct err e;
-    json_t *in = json_pack("{s:b, s:s*}", "stay", stay, "worker", operand_count ? operands[0] : NULL);
-    if (ask("drain", in, &answer, &e) != ST_OK)
+    if (ask("drain", json_pack("{s:b, s:s*}", "stay", stay, "worker", worker), &answer, &e) != ST_OK)
         return fail(&e);
+    *drained += count_of(answer, "drained");
+    json_decref(answer);
+    return EXIT_DONE;
+}
+
+static int run_drain(int operand_count, char **operands)
+{
+    struct err e;
+    uint64_t n = 0;
+    int code = EXIT_DONE;
+    if (all == (operand_count > 0)) {
+        err_set(&e, ST_USER, all ? "--all drains every worker: leave the names out, or --all" : "name the workers that are to leave, as 'ebb workers' does, or give --all");
+        return fail(&e);
+    }
+    if (all)
+        code = drain_one(NULL, &n);
+    for (int i = 0; i < operand_count && code == EXIT_DONE; i++)
+        code = drain_one(operands[i], &n);
+    if (code != EXIT_DONE)
+        return code;
     if (common.json)
-        return print_json(answer);
-    uint64_t n = count_of(answer, "drained");
+        return print_json(json_pack("{s:I}", "drained", (json_int_t)n));
     printf("%" PRIu64 " worker%s what %s and leave%s%s\n", n, n == 1 ? " commits" : "s commit", n == 1 ? "it has" : "they have", n == 1 ? "s" : "",
            stay ? "; no new ones are started" : "");
-    json_decref(answer);
     return EXIT_DONE;
 }
 
@@ -69,11 +86,12 @@ static const struct opt_command table = {.name = "ebb workers", .summary = "list
 const struct command command_workers = {.name = "workers", .group = "Machines", .table = &table, .run = run_workers};
 
 static const struct opt drain_opts[] = {
+    {.name = "all", .type = OPT_FLAG, .value = &all, .help = "every worker of the pool"},
     {.name = "stay", .type = OPT_FLAG, .value = &stay, .help = "start no new ones in their place, until the daemon is started anew"},
     ROW_JSON,
     ROW_SOCKET,
 };
-static const struct opt_command drain_table = {.name = "ebb drain", .operands = "[WORKER]", .summary = "tell a worker, or all, to commit what it has and leave",
-                                               .examples = "  ebb drain desk12/1\n  ebb drain --stay", .opts = drain_opts, .opt_count = COUNT(drain_opts),
-                                               .operands_max = 1};
+static const struct opt_command drain_table = {.name = "ebb drain", .operands = "[WORKER...]", .summary = "tell workers to commit what they have and leave",
+                                               .examples = "  ebb drain desk12/1\n  ebb drain --all --stay", .opts = drain_opts, .opt_count = COUNT(drain_opts),
+                                               .operands_max = 10000};
 const struct command command_drain = {.name = "drain", .group = "Machines", .table = &drain_table, .run = run_drain};

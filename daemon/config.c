@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/opt.h"
 #include "base/path.h"
@@ -376,6 +378,8 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
     c->workers = workers == UINT64_MAX ? c->workers : workers;
     c->lanes = lanes == UINT64_MAX ? c->lanes : lanes;
     c->memory = memory == UINT64_MAX ? c->memory : memory;
+    if (c->memory && c->memory < HOST_LEAST_WORKER_MEMORY)
+        return err_set(e, ST_USER, "a worker's memory of %" PRIu64 " bytes is too small for any model: give at least 64MiB", c->memory);
     if (c->workers > 4096 || c->lanes > 4096)
         return err_set(e, ST_USER, "%s: at most 4096", c->workers > 4096 ? "--workers" : "--lanes");
     if (c->is_private && !runtime)

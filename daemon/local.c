@@ -171,9 +171,13 @@ static void last_words_of(const char *log, char *out, size_t size)
             line = tail + at + 1;
             break;
         }
-    for (char *p = line; (p = strchr(p, '\n'));)
-        *p = '|';
-    snprintf(out, size, "%.*s", (int)size - 1, line);
+    const char *before = "";
+    char *save = NULL; /* what several workers said alike is said once */
+    for (char *p = strtok_r(line, "\n", &save); p; before = p, p = strtok_r(NULL, "\n", &save)) {
+        size_t len = strlen(out);
+        if (strcmp(p, before))
+            snprintf(out + len, size - len, "%s%s", len ? "|" : "", p);
+    }
     words_tidy(out);
 }
 

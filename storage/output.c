@@ -35,6 +35,17 @@ static int path_len(const struct output_spec *o) /* without slashes at the end *
     return (int)n;
 }
 
+static int names_npy(const char *path)
+{
+    size_t n = strlen(path);
+    while (n && path[n - 1] == '/')
+        n--;
+    size_t base = n;
+    while (base && path[base - 1] != '/')
+        base--;
+    return n - base > 4 && memcmp(path + n - 4, ".npy", 4) == 0;
+}
+
 enum status output_resolve(const char *path, const char *format_word, struct output_spec *out, struct err *e)
 {
     struct output_spec o = {.path = path};
@@ -64,6 +75,9 @@ enum status output_resolve(const char *path, const char *format_word, struct out
     if (!o.is_dir && by_word >= 0 && by_word != by_ending)
         return err_set(e, ST_USER, "'%s' ends in .%s and the output format is %s: change one of them", path, endings[by_ending],
                        endings[by_word]);
+    if (o.is_dir && !format_word && names_npy(path))
+        return err_set(e, ST_USER, "'%s' is a folder, and is called like an array: for one .npy file %s, for a folder add --output-format npy or jsonl", path,
+                       exists ? "take another name" : "leave the '/' out");
     o.kind = (enum output_kind)(by_word >= 0 ? by_word : !o.is_dir ? by_ending : OUTPUT_JSONL);
     *out = o;
     return ST_OK;

@@ -24,6 +24,7 @@
     X(DAMAGED, "damaged", "the compressed stream is damaged")                                                                    \
     X(UNREADABLE, "unreadable", "the source cannot be read")                                                                     \
     X(TOO_MANY_TOKENS, "too_many_tokens", "more tokens than the model takes")                                                    \
+    X(NOT_TOKENISED, "not_tokenised", "the tokenizer cannot take it")                                                            \
     X(CRASHED, "crashed", "crashed the worker every time it was run alone")                                                      \
     X(HUNG, "hung", "hung the worker every time it was run alone")                                                               \
     X(OUT_OF_MEMORY, "out_of_memory", "took all memory every time it was run alone")                                             \
@@ -57,7 +58,7 @@ struct reader;
 
    Enters `s` at offset `from`: anywhere in plain JSONL and LINES (the first record is the first that begins at or after `from`, where a
    record begins at 0 or behind '\n'), at a known record start elsewhere. Verifies size (not smaller than s->size_bytes) and
-   time (of a file that grew, only the size): ST_USER "'x' changed since the job was submitted (…)" holds the job. ST_ENV: cannot be opened or read now. Bytes beyond
+   time (of a file that grew, only the size): ST_USER "'x' changed since the job was submitted (…)" holds the job, and so does ST_NOT_FOUND: it is gone. ST_ENV: cannot be opened or read now. Bytes beyond
    s->size_bytes are not read. A compressed stream is decompressed from its start and skipped up to `from`. */
 MUST_USE enum status reader_open(const struct source *s, const struct reader_opts *o, uint64_t from, struct reader **out,
                                  struct err *e);

@@ -16,7 +16,7 @@ enum status source_open(const struct source *s, uint64_t from, struct source_fil
         fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
-        return err_errno(e, ST_ENV, errno, "cannot open '%s'", s->path);
+        return err_errno(e, errno == ENOENT || errno == ENOTDIR || errno == ESTALE ? ST_NOT_FOUND : ST_ENV, errno, "cannot open '%s'", s->path);
     struct stat st;
     enum status status = ST_OK;
     if (fstat(fd, &st)) {

@@ -12,7 +12,7 @@ struct source_file {
     uint64_t at;      /* bytes before the next read */
 };
 
-/* ST_USER: it changed; ST_ENV: it cannot be opened now. Close it with source_close. */
+/* ST_USER: it changed; ST_NOT_FOUND: it is gone; ST_ENV: it cannot be opened now. Close it with source_close. */
 MUST_USE enum status source_open(const struct source *s, uint64_t from, struct source_file *out, struct err *e);
 void source_close(struct source_file *f);
 /* *got is less than `want` only at the end. ST_ENV: reading failed; ST_USER: the file has become shorter. */

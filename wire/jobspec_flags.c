@@ -117,6 +117,8 @@ enum status jobspec_from_flags(struct jobspec *s, struct jobspec_flags *flags, s
             snprintf(number, sizeof number, "%" PRIu64, flags->values[f].number);
             if (flags->values[f].number > INT64_MAX)
                 return flag_bad(f, number, e);
+            if (f == FIELD_limit && !flags->values[f].number)
+                return err_set(e, ST_USER, "--%s 0 asks for no record at all; leave it out to have every record", r->flag);
             *(uint64_t *)field_at(s, f) = flags->values[f].number;
             break;
         case KIND_SIGNED:

@@ -98,6 +98,8 @@ static enum status yaml_value(struct yaml *y, const char *path, enum field f, co
         if (n->type != YAML_SCALAR_NODE || memchr(n->data.scalar.value, 0, n->data.scalar.length) ||
             field_set_scalar(y->s, f, (const char *)n->data.scalar.value))
             return wrong_type(y, path, field_rows[f].kind, n);
+        if (f == FIELD_limit && !y->s->limit)
+            return err_set(y->e, ST_USER, "%s'%s' of 0 asks for no record at all; leave it out to have every record", place(y, n, where, sizeof where), path);
         return ST_OK;
     }
     BUG("'%s' has no kind", path);

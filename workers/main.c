@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/opt.h"
 #include "wire/blackbox.h"
@@ -22,7 +23,6 @@
 #define EBB_VERSION "0.1.0"
 #endif
 #define MOST_LANES 1024
-#define LEAST_MEMORY (64u << 20)
 #define OWN_MAPPING_BYTES (64 << 10) /* larger records get a mapping each, which goes back when they do: no heap is left in pieces by them */
 #define LANES_AN_ARENA 16 /* a heap for each thread keeps in each what the fullest moment of that thread took: twice what a shared one keeps */
 #define LANES_MS 500 /* that the lanes get to empty themselves of records that are not wanted any more */
@@ -52,7 +52,7 @@ static enum status limit_memory(uint64_t bytes, struct err *e)
 {
     if (!bytes)
         return ST_OK;
-    if (bytes < LEAST_MEMORY)
+    if (bytes < HOST_LEAST_WORKER_MEMORY)
         return err_set(e, ST_USER, "--memory is too small for any model; give at least 64MiB");
     struct rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
     if (setrlimit(RLIMIT_DATA, &limit))

@@ -36,7 +36,7 @@ _ebb()
     "retry") options="--help --json --socket" operand=job ;;
     "rm") options="--help --force --json --socket" operand=job ;;
     "workers") options="--help --json --socket" operand=none ;;
-    "drain") options="--help --stay --json --socket" operand=none ;;
+    "drain") options="--help --all --stay --json --socket" operand=none ;;
     "model inspect") options="--help --json" operand=file ;;
     "model bench") options="--help --lanes --seconds --json" operand=file ;;
     "doctor") options="--help --json --socket" operand=none ;;

@@ -3,9 +3,10 @@
    The happy path: take the next lease, see that its job's model is loaded, open each source where the lease enters it, and make an item of
    each record until the lease ends; what is left of a source behind its last record is a gap.
 
-   What can fail: the model (the job's leases go back); a source that changed (likewise, and the job is to be held); a source that cannot be
-   opened or read, three times over: one error record stands for all of its positions that the lease holds, and the next source
-   goes on; the lease is taken away, cut or drained: seen between two records. */
+   What can fail: the model (the job's leases go back); a source that changed, or is gone three times over (likewise, and the job is to be held: a
+   disk that is mounted again must not cost a record); one that is there and cannot be opened or read, three times over: one error record
+   stands for all of its positions that the lease holds, and the next source goes on; the lease is taken away, cut or drained: seen
+   between two records. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -262,7 +263,7 @@ static int try_again(struct reading *r, enum status st, int *tries)
 {
     if (st == ST_NOMEM)
         pipeline_out_of_memory(r->p, "reading");
-    if (st != ST_ENV || ++*tries >= TRIES)
+    if ((st != ST_ENV && st != ST_NOT_FOUND) || ++*tries >= TRIES)
         return 0;
     hand_on(r);
     clock_sleep_ms((uint64_t)RETRY_MS << (*tries - 1));
@@ -335,7 +336,9 @@ static int read_source(struct reading *r)
             r->reader = NULL;
             continue;
         }
-        if (st == ST_USER) {
+        if (st == ST_NOT_FOUND)
+            err_prefix(&e, "a source is gone: bring it back as it was, then resume");
+        if (st == ST_USER || st == ST_NOT_FOUND) {
             hold_job(r, e.text);
             return 0;
         }

@@ -76,14 +76,18 @@ static void kinds_follow_from_the_path(void **state)
                {"/n/o", "nyp", "unknown output format 'nyp' (did you mean 'npy'): known are jsonl and npy"},
                {"/n/o", "parquet", "unknown output format 'parquet': known are jsonl and npy"},
                {"/n/o.csv", NULL, "'/n/o.csv': ebb writes files that end in .jsonl or .npy, and folders: add a '/' if a folder is meant"},
+               {"/n/o.npy/", NULL, "'/n/o.npy/' is a folder, and is called like an array: for one .npy file leave the '/' out, for a folder add --output-format npy or jsonl"},
                {"", NULL, "the output's path is empty: name a folder, or a file that ends in .jsonl or .npy"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(output_resolve(bad[i].path, bad[i].word, &o, &err), ST_USER);
         assert_string_equal(err.text, bad[i].says);
     }
-    ok(path_make_dirs(at("a.npy"), 0777, &err)); /* what stands there counts more than its name */
-    ok(output_resolve(at("a.npy"), NULL, &o, &err));
+    ok(path_make_dirs(at("a.npy"), 0777, &err)); /* what stands there counts more than its name, and is asked about */
+    assert_int_equal(output_resolve(at("a.npy"), NULL, &o, &err), ST_USER);
+    assert_non_null(strstr(err.text, "is a folder, and is called like an array: for one .npy file take another name"));
+    ok(output_resolve(at("a.npy"), "npy", &o, &err));
     assert_int_equal(o.is_dir, 1);
+    assert_int_equal(o.kind, OUTPUT_NPY);
     touch("plain");
     assert_int_equal(output_resolve(at("plain"), NULL, &o, &err), ST_USER);
     assert_non_null(strstr(err.text, "is a file, and its ending is none that ebb writes"));

@@ -561,7 +561,7 @@ static void sources_that_change(void **state)
     assert_non_null(strstr(err.text, "it had 8 bytes and ends after 4"));
     reader_close(r);
     unlink(s.path);
-    assert_int_equal(reader_open(&s, &o, 0, &r, &err), ST_ENV);
+    assert_int_equal(reader_open(&s, &o, 0, &r, &err), ST_NOT_FOUND);
     assert_non_null(strstr(err.text, "cannot open"));
     assert_int_equal(mkfifo(s.path, 0600), 0);
     expect_changed(&s, "no regular file");

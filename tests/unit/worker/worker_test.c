@@ -504,11 +504,29 @@ static void a_changed_source_holds_the_job(void **state)
     leaves_in_peace(d);
 }
 
-static void an_unreadable_source_is_an_error(void **state)
+static void a_source_that_is_gone_holds_the_job(void **state)
 {
     struct daemon *d = *state;
     begin(d, "1");
     assert_int_equal(unlink(d->data.sources[0].path), 0);
+    say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
+    HEAR_UNTIL(d, d->job_faults);
+    assert_non_null(strstr(d->fault_text, "a source is gone: bring it back"));
+    assert_non_null(strstr(d->fault_text, d->data.sources[0].path));
+    HEAR_UNTIL(d, covered(d) == all_of(d).end);
+    assert_true(d->returned_count);
+    assert_int_equal(d->got_count, 0); /* no row, no error: nothing but the lease comes back */
+    leaves_in_peace(d);
+}
+
+/* It is there and may not be read: here a link to itself, which nobody can open. */
+static void an_unreadable_source_is_an_error(void **state)
+{
+    struct daemon *d = *state;
+    begin(d, "1");
+    const char *path = d->data.sources[0].path;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(path, path), 0);
     say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
     HEAR_UNTIL(d, covered(d) == all_of(d).end);
     struct buf errors = {0};
@@ -565,6 +583,7 @@ int main(void)
         T(a_crash_is_noted),
         T(memory_is_out),
         T(a_changed_source_holds_the_job),
+        T(a_source_that_is_gone_holds_the_job),
         T(an_unreadable_source_is_an_error),
         T(another_model_is_refused),
         T(told_twice_it_leaves_at_once),
