@@ -26,7 +26,7 @@ comma := ,
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 Q := $(if $(V),,@)
 
-PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libsystemd
+PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libpcre2-8 libsystemd
 # "make" must be able to say what is missing before pkg-config knows it
 CFLAGS   := -std=c17 $(OPT) -g -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
             -ffp-contract=off -fno-math-errno -D_GNU_SOURCE -I. -I$(B)/gen $(if $(WERROR),-Werror) \
@@ -37,7 +37,7 @@ LIBS_base    := -lm -lpthread
 LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml
 LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
 LIBS_engine  := -lopenblas -lprotobuf-c -lxxhash -ljansson
-LIBS_text    := -lutf8proc -ljansson
+LIBS_text    := -lutf8proc -lpcre2-8 -ljansson
 LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
@@ -52,8 +52,11 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
                  scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/view.c scheduler/sched.c
-SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/normalize.c workers/text/trie.c \
-              workers/text/wordpiece.c workers/text/added.c workers/text/load.c workers/text/tokenizer.c
+SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \
+              workers/text/pattern.c workers/text/normal.c workers/text/scan.c workers/text/split.c workers/text/trie.c workers/text/vocab.c \
+              workers/text/wordpiece.c workers/text/bpe.c workers/text/unigram.c workers/text/added.c workers/text/find.c \
+              workers/text/load.c workers/text/load_model.c workers/text/load_parts.c workers/text/load_post.c \
+              workers/text/stream.c workers/text/encode.c workers/text/tokenizer.c
 SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/family.c workers/engine/modules.c workers/engine/loading.c \
@@ -61,25 +64,29 @@ SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/en
 SRC_image  := workers/image/exif.c workers/image/jpeg.c workers/image/png.c workers/image/webp.c workers/image/image.c \
               workers/image/resize.c workers/image/spec.c workers/image/prepare.c
 SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/engine/graph/tensor.c workers/engine/graph/op.c \
-              workers/engine/graph/graph.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c \
+              workers/engine/graph/graph.c workers/engine/graph/inline.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run.c \
               workers/engine/graph/rewrite.c workers/engine/graph/uniform.c workers/engine/graph/fuse.c workers/engine/graph/fuse_norm.c \
               workers/engine/graph/fuse_act.c workers/engine/graph/fuse_conv.c workers/engine/graph/fuse_attention.c \
               workers/engine/graph/fuse_linear.c workers/engine/graph/fuse_sequence.c workers/engine/graph/pack.c
 SRC_ops    := workers/engine/ops/fused_linear.c workers/engine/ops/fused_attention.c workers/engine/ops/sequence_pool.c \
-              workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c
+              workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c \
+              workers/engine/ops/bodies.c workers/engine/ops/control.c workers/engine/ops/scan.c workers/engine/ops/sequence.c workers/engine/ops/optional.c
 # the generic ops, and what they share
 SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engine/ops/unary.c workers/engine/ops/binary.c \
               workers/engine/ops/arith.c workers/engine/ops/compare.c workers/engine/ops/variadic.c workers/engine/ops/where.c \
               workers/engine/ops/cast.c workers/engine/ops/clip.c workers/engine/ops/reshape.c workers/engine/ops/transpose.c \
               workers/engine/ops/concat.c workers/engine/ops/slice.c workers/engine/ops/gather.c workers/engine/ops/scatter.c \
               workers/engine/ops/expand.c workers/engine/ops/pad.c workers/engine/ops/shapes.c workers/engine/ops/nonzero.c \
-              workers/engine/ops/layout.c workers/engine/ops/reduce.c workers/engine/ops/softmax.c workers/engine/ops/topk.c
+              workers/engine/ops/layout.c workers/engine/ops/reduce.c workers/engine/ops/softmax.c workers/engine/ops/topk.c \
+              workers/engine/ops/product.c workers/engine/ops/matmul.c workers/engine/ops/gemm.c workers/engine/ops/einsum.c \
+              workers/engine/ops/det.c workers/engine/ops/nms.c
 SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c
 SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
 # ops of images and sequences, and what they share
+SRC_engine += workers/engine/ops/panel.c workers/engine/ops/rnn.c
 SRC_engine += workers/engine/cpu/conv_reference.c workers/engine/ops/wide.c workers/engine/ops/space.c workers/engine/ops/acts.c \
               workers/engine/ops/conv.c workers/engine/ops/conv_transpose.c workers/engine/ops/pooling.c workers/engine/ops/global_pool.c \
               workers/engine/ops/max_unpool.c workers/engine/ops/channel_norm.c workers/engine/ops/layer_norm.c workers/engine/ops/lrn.c \

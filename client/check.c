@@ -61,6 +61,11 @@ static void visit(void *arg, const struct sample_record *r)
     if (c->count == SAMPLE)
         return;
     c->st = tokenizer_encode(c->tokenizer, c->scratch, r->record->text, r->record->text_len, LONGEST_COUNTED, &tokens, &c->e);
+    if (c->st == ST_USER) {
+        c->st = ST_OK;
+        add_bad(c, r, record_error_code(RECORD_NOT_TOKENISED), c->e.text);
+        return;
+    }
     if (c->st != ST_OK)
         return;
     c->counts[c->count++] = tokens.count;

@@ -93,7 +93,12 @@ static int prepare(struct preparing *t, struct item *i)
         return 0;
     }
     struct tok_result tokens;
-    if (tokenizer_encode(l->tokenizer, t->scratch, record.text, record.text_len, l->info->max_tokens, &tokens, &e) != ST_OK)
+    enum status st = tokenizer_encode(l->tokenizer, t->scratch, record.text, record.text_len, l->info->max_tokens, &tokens, &e);
+    if (st == ST_USER) {
+        pipeline_failed(p, i, RECORD_NOT_TOKENISED, e.text);
+        return 0;
+    }
+    if (st != ST_OK)
         pipeline_out_of_memory(p, "the tokens of a record");
     if (tokens.truncated && j->refuse_long) {
         char message[160];

@@ -14,7 +14,7 @@ int32_t tok_find_id(const struct tokenizer *t, const char *content)
     for (size_t i = 0; i < t->added_count; i++)
         if (!strcmp(t->added[i].content, content))
             return t->added[i].id;
-    return trie_get(&t->model.trie, content, strlen(content));
+    return vocab_find(&t->vocab, content, strlen(content));
 }
 
 /* id is what the file says, or -1. The reference numbers tokens by its own rule (those the model lacks follow the vocabulary)
@@ -99,32 +99,31 @@ enum status tok_load_added(const struct place *at, struct tokenizer *t, const js
 static enum status pattern(const struct place *at, const struct tokenizer *t, const struct added *a, char **out, uint32_t *chars,
                            size_t *len)
 {
-    struct runes r = {0}, tmp = {0};
-    const uint8_t *p = (const uint8_t *)a->content, *end = p + strlen(a->content);
+    struct normal_room room = {0};
+    struct pattern_room *patterns = NULL;
+    struct stretch text = {0};
+    room.patterns = &patterns;
     enum status rc = err_nomem(at->e, "added tokens");
-    char *bytes = NULL;
-    if (runes_reserve(&r, (size_t)(end - p)) < 0)
+    size_t n = strlen(a->content);
+    struct piece p = {0};
+    if (stretch_add(&text, (const uint8_t *)a->content, n, NULL, 0) < 0)
         goto release;
-    while (p < end)
-        r.at[r.len++] = uni_decode(&p, end);
-    if (a->normalized && normalizer_run(&t->norm, &r, &tmp) < 0)
+    p = stretch_piece(&text, 0);
+    if (a->normalized && (rc = normals_run(&t->normals, &room, &p, 1, 1, 0, at->e)) != ST_OK)
         goto release;
-    if (!r.len) {
+    if (!p.len) {
         rc = err_set(at->e, ST_USER, "'%s': nothing is left of the added token '%.100s' once it is normalised", at->path, a->content);
         goto release;
     }
-    if (!(bytes = mem_alloc(4 * r.len)))
-        goto release;
-    size_t n = 0;
-    for (size_t i = 0; i < r.len; i++)
-        n += uni_encode(r.at[i], (uint8_t *)bytes + n);
-    *out = bytes;
-    *len = n;
-    *chars = (uint32_t)r.len;
-    rc = ST_OK;
+    rc = (*out = mem_strndup((const char *)p.p, p.len)) ? ST_OK : err_nomem(at->e, "added tokens");
+    *len = p.len;
+    *chars = 0;
+    for (size_t i = 0; i < p.len; i++)
+        *chars += (p.p[i] & 0xC0) != 0x80;
 release:
-    runes_release(&r);
-    runes_release(&tmp);
+    normal_room_release(&room);
+    pattern_room_free(patterns);
+    stretch_release(&text);
     return rc;
 }
 

@@ -9,26 +9,25 @@
 
 #include "base/mem.h"
 #include "workers/text/parts.h"
+#include "workers/text/scan.h"
 #include "workers/text/unicode.h"
 
 #define FILE_MAX (256L << 20)
-#define WORD_CHARS_MAX 65536
-#define AROUND_MAX 64
 
 const char *tok_text(const json_t *v, const char *key)
 {
     return json_string_value(json_object_get(v, key));
 }
 
-static enum status lacks(const struct place *at, const char *where, const char *what)
+enum status tok_lacks(const struct place *at, const char *where, const char *what)
 {
     return err_set(at->e, ST_USER, "'%s': %s lacks %s", at->path, where, what);
 }
 
-static enum status unsupported(const struct place *at, const char *what, const char *type)
+enum status tok_unsupported(const struct place *at, const char *what, const char *type)
 {
     if (!type)
-        return lacks(at, what, "a 'type'");
+        return tok_lacks(at, what, "a 'type'");
     return err_set(at->e, ST_USER, "'%s': %s '%.100s' is not supported by this version", at->path, what, type);
 }
 
@@ -72,7 +71,7 @@ static enum status read_json(const struct place *at, json_t **out)
     size_t len = 0;
     TRY(slurp(at, &data, &len));
     json_error_t why;
-    json_t *root = json_loadb(data, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     mem_free(data);
     if (!root)
         return json_error_code(&why) == json_error_out_of_memory
@@ -95,228 +94,17 @@ enum status tok_flag(const struct place *at, const char *where, const json_t *v,
     return ST_OK;
 }
 
-/* Normaliser ------------------------------------------------------------------------------------------------------------------ */
-
-static enum status add_step(const struct place *at, struct normalizer *n, enum norm_step step)
-{
-    if (n->count == NORM_STEPS_MAX)
-        return err_set(at->e, ST_USER, "'%s': the normalizer has more than %d steps", at->path, NORM_STEPS_MAX);
-    n->step[n->count++] = (uint8_t)step;
-    return ST_OK;
-}
-
-static enum status add_bert(const struct place *at, struct normalizer *n, int clean, int han, int strip, int lower)
-{
-    if (clean)
-        TRY(add_step(at, n, NORM_CLEAN));
-    if (han)
-        TRY(add_step(at, n, NORM_HAN));
-    if (strip) {
-        TRY(add_step(at, n, NORM_NFD));
-        TRY(add_step(at, n, NORM_DROP_MN));
-    }
-    if (lower)
-        TRY(add_step(at, n, NORM_LOWER));
-    return ST_OK;
-}
-
-static enum status load_normalizer(const struct place *at, struct normalizer *n, const json_t *v, int depth)
-{
-    static const struct {
-        const char *type;
-        enum norm_step step;
-    } simple[] = {
-        {"NFC", NORM_NFC},     {"NFD", NORM_NFD},         {"NFKC", NORM_NFKC},
-        {"NFKD", NORM_NFKD},   {"Lowercase", NORM_LOWER}, {"StripAccents", NORM_DROP_MARKS},
-    };
-    if (!v || json_is_null(v))
-        return ST_OK;
-    const char *type = tok_text(v, "type");
-    if (type && !strcmp(type, "Sequence") && depth < 4) {
-        const json_t *list = json_object_get(v, "normalizers");
-        if (!json_is_array(list))
-            return lacks(at, "the normalizer 'Sequence'", "a list 'normalizers'");
-        for (size_t i = 0; i < json_array_size(list); i++)
-            TRY(load_normalizer(at, n, json_array_get(list, i), depth + 1));
-        return ST_OK;
-    }
-    if (type && !strcmp(type, "BertNormalizer")) {
-        int clean, han, lower, strip;
-        TRY(tok_flag(at, "the BertNormalizer", v, "clean_text", &clean));
-        TRY(tok_flag(at, "the BertNormalizer", v, "handle_chinese_chars", &han));
-        TRY(tok_flag(at, "the BertNormalizer", v, "lowercase", &lower));
-        const json_t *s = json_object_get(v, "strip_accents");
-        strip = lower;
-        if (s && !json_is_null(s))
-            TRY(tok_flag(at, "the BertNormalizer", v, "strip_accents", &strip));
-        return add_bert(at, n, clean, han, strip, lower);
-    }
-    for (size_t i = 0; type && i < sizeof simple / sizeof simple[0]; i++)
-        if (!strcmp(type, simple[i].type))
-            return add_step(at, n, simple[i].step);
-    return unsupported(at, "normalizer", type);
-}
-
-/* Model ----------------------------------------------------------------------------------------------------------------------- */
-
-/* Takes a whole vocabulary; sorts keys. */
-static enum status set_vocab(const struct place *at, struct tokenizer *t, struct trie_key *keys, size_t count, const char *unk,
-                             const char *prefix, json_int_t max_chars)
-{
-    if (max_chars < 1 || max_chars > WORD_CHARS_MAX)
-        return err_set(at->e, ST_USER, "'%s': max_input_chars_per_word is %lld, but must be 1 to %d", at->path,
-                       (long long)max_chars, WORD_CHARS_MAX);
-    uint32_t size = 0;
-    for (size_t i = 0; i < count; i++)
-        if ((uint32_t)keys[i].value >= size)
-            size = (uint32_t)keys[i].value + 1;
-    uint8_t *seen = mem_array(size, 1);
-    if (!seen)
-        return err_nomem(at->e, "a vocabulary");
-    for (size_t i = 0; i < count; i++)
-        if (seen[keys[i].value]++) {
-            mem_free(seen);
-            return err_set(at->e, ST_USER, "'%s': the vocabulary gives id %d twice, the second time to '%.100s'", at->path,
-                           (int)keys[i].value, keys[i].bytes);
-        }
-    mem_free(seen);
-    if (wordpiece_init(&t->model, keys, count, prefix, strlen(prefix), -1, (uint32_t)max_chars) < 0)
-        return err_nomem(at->e, "a vocabulary");
-    t->model.unk = trie_get(&t->model.trie, unk, strlen(unk));
-    if (t->model.unk < 0)
-        return err_set(at->e, ST_USER, "'%s': the unknown token '%.100s' is not in the vocabulary", at->path, unk);
-    t->vocab_size = t->model_size = size;
-    t->vocab_count = (uint32_t)count;
-    return ST_OK;
-}
-
-static enum status load_model(const struct place *at, struct tokenizer *t, const json_t *v)
-{
-    if (!json_is_object(v))
-        return lacks(at, "the file", "a 'model'");
-    const char *type = tok_text(v, "type");
-    if (!type && json_object_get(v, "max_input_chars_per_word")) /* files of old versions name no type */
-        type = "WordPiece";
-    if (!type || strcmp(type, "WordPiece") != 0)
-        return unsupported(at, "model type", type);
-    const char *unk = tok_text(v, "unk_token"), *prefix = tok_text(v, "continuing_subword_prefix");
-    const json_t *max = json_object_get(v, "max_input_chars_per_word"), *vocab = json_object_get(v, "vocab");
-    if (!unk)
-        return lacks(at, "the model", "a string 'unk_token'");
-    if (!prefix)
-        return lacks(at, "the model", "a string 'continuing_subword_prefix'");
-    if (!json_is_integer(max))
-        return lacks(at, "the model", "a number 'max_input_chars_per_word'");
-    if (!json_is_object(vocab) || !json_object_size(vocab))
-        return lacks(at, "the model", "a 'vocab' with tokens and their ids");
-
-    struct trie_key *keys = mem_array(json_object_size(vocab), sizeof *keys);
-    if (!keys)
-        return err_nomem(at->e, "a vocabulary");
-    size_t n = 0;
-    const char *token;
-    json_t *id;
-    enum status rc = ST_OK;
-    json_object_foreach ((json_t *)(uintptr_t)vocab, token, id) {
-        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (value < 0 || value > ID_MAX) {
-            rc = err_set(at->e, ST_USER, "'%s': the id of '%.100s' is not a number from 0 to %d", at->path, token, ID_MAX);
-            break;
-        }
-        keys[n++] = (struct trie_key){.bytes = token, .len = (uint32_t)strlen(token), .value = (int32_t)value};
-    }
-    if (rc == ST_OK)
-        rc = set_vocab(at, t, keys, n, unk, prefix, json_integer_value(max));
-    mem_free(keys);
-    return rc;
-}
-
-static enum status load_split(const struct place *at, struct tokenizer *t, const json_t *v)
-{
-    const char *type = tok_text(v, "type");
-    if (!v || json_is_null(v))
-        return lacks(at, "the file", "a 'pre_tokenizer'");
-    if (type && !strcmp(type, "BertPreTokenizer"))
-        t->split = SPLIT_BERT;
-    else if (type && !strcmp(type, "Whitespace"))
-        t->split = SPLIT_WORDS;
-    else if (type && !strcmp(type, "WhitespaceSplit"))
-        t->split = SPLIT_SPACE;
-    else
-        return unsupported(at, "pre_tokenizer", type);
-    return ST_OK;
-}
-
-/* Post-processor -------------------------------------------------------------------------------------------------------------- */
-
-static enum status put_around(const struct place *at, struct tokenizer *t, json_int_t id, int behind)
-{
-    if (id < 0 || id >= t->vocab_size)
-        return err_set(at->e, ST_USER, "'%s': the post_processor uses id %lld, which the vocabulary lacks", at->path, (long long)id);
-    if (t->before + t->after == AROUND_MAX)
-        return err_set(at->e, ST_USER, "'%s': the post_processor adds more than %d special tokens", at->path, AROUND_MAX);
-    t->around[t->before + t->after] = (int32_t)id;
-    if (behind)
-        t->after++;
-    else
-        t->before++;
-    return ST_OK;
-}
-
-static enum status load_template(const struct place *at, struct tokenizer *t, const json_t *v)
-{
-    const json_t *single = json_object_get(v, "single"), *specials = json_object_get(v, "special_tokens");
-    if (!json_is_array(single))
-        return lacks(at, "the post_processor", "a list 'single'");
-    int seen = 0;
-    for (size_t i = 0; i < json_array_size(single); i++) {
-        const json_t *piece = json_array_get(single, i);
-        const char *sequence = tok_text(json_object_get(piece, "Sequence"), "id");
-        const char *special = tok_text(json_object_get(piece, "SpecialToken"), "id");
-        if (sequence && !strcmp(sequence, "A") && !seen) {
-            seen = 1;
-        } else if (special) {
-            const json_t *ids = json_object_get(json_object_get(specials, special), "ids");
-            if (!json_is_array(ids))
-                return err_set(at->e, ST_USER, "'%s': the post_processor does not say which ids '%.100s' has", at->path, special);
-            for (size_t k = 0; k < json_array_size(ids); k++) {
-                const json_t *id = json_array_get(ids, k);
-                TRY(put_around(at, t, json_is_integer(id) ? json_integer_value(id) : -1, seen));
-            }
-        } else {
-            return err_set(at->e, ST_USER, "'%s': piece %zu of the post_processor's template is not supported", at->path, i);
-        }
-    }
-    return seen ? ST_OK : lacks(at, "the post_processor's template", "the text (Sequence 'A')");
-}
-
-static enum status load_post(const struct place *at, struct tokenizer *t, const json_t *v)
-{
-    if (!v || json_is_null(v))
-        return ST_OK;
-    const char *type = tok_text(v, "type");
-    if (type && !strcmp(type, "TemplateProcessing"))
-        return load_template(at, t, v);
-    if (type && !strcmp(type, "BertProcessing")) {
-        static const char *const key[2] = {"cls", "sep"};
-        for (int i = 0; i < 2; i++) {
-            const json_t *id = json_array_get(json_object_get(v, key[i]), 1);
-            TRY(put_around(at, t, json_is_integer(id) ? json_integer_value(id) : -1, i));
-        }
-        return ST_OK;
-    }
-    return unsupported(at, "post_processor", type);
-}
-
 /* The two kinds of files ------------------------------------------------------------------------------------------------------ */
 
 static enum status load_tokenizer_json(const struct place *at, struct tokenizer *t, const json_t *root)
 {
-    TRY(load_model(at, t, json_object_get(root, "model")));
-    TRY(load_normalizer(at, &t->norm, json_object_get(root, "normalizer"), 0));
-    TRY(load_split(at, t, json_object_get(root, "pre_tokenizer")));
+    TRY(tok_load_model(at, t, json_object_get(root, "model")));
+    TRY(tok_load_normalizer(at, t, json_object_get(root, "normalizer")));
+    TRY(tok_load_split(at, t, json_object_get(root, "pre_tokenizer")));
+    normals_finish(&t->normals); /* added tokens are normalised */
     TRY(tok_load_added(at, t, json_object_get(root, "added_tokens")));
-    return load_post(at, t, json_object_get(root, "post_processor"));
+    TRY(tok_load_post(at, t, json_object_get(root, "post_processor")));
+    return tok_load_truncation(at, t, json_object_get(root, "truncation"));
 }
 
 /* A token is a string, or an object with its content. */
@@ -357,7 +145,7 @@ static enum status read_vocab_txt(const struct place *at, struct tokenizer *t, c
             keys[n++] = (struct trie_key){.bytes = p, .len = (uint32_t)(last - p), .value = id};
         p = nl ? nl + 1 : end;
     }
-    enum status rc = set_vocab(at, t, keys, n, unk, "##", 100);
+    enum status rc = tok_set_wordpiece(at, t, keys, n, unk, "##", 100);
     mem_free(keys);
     return rc;
 }
@@ -373,7 +161,7 @@ static enum status load_vocab_txt(const struct place *at, const struct place *co
     while (class && i < sizeof classes / sizeof classes[0] && strcmp(class, classes[i]) != 0)
         i++;
     if (class && i == sizeof classes / sizeof classes[0])
-        return unsupported(config_at, "tokenizer_class", class);
+        return tok_unsupported(config_at, "tokenizer_class", class);
     int lower = 1, han = 1, strip = -1, basic = 1;
     TRY(tok_flag_if(config_at, config, "do_lower_case", &lower));
     TRY(tok_flag_if(config_at, config, "tokenize_chinese_chars", &han));
@@ -381,8 +169,12 @@ static enum status load_vocab_txt(const struct place *at, const struct place *co
     TRY(tok_flag_if(config_at, config, "do_basic_tokenize", &basic));
     if (!basic)
         return err_set(config_at->e, ST_USER, "'%s': do_basic_tokenize false is not supported by this version", config_at->path);
-    TRY(add_bert(config_at, &t->norm, 1, han, strip < 0 ? lower : strip, lower));
-    t->split = SPLIT_BERT;
+    TRY(tok_add_bert(config_at, t, 1, han, strip < 0 ? lower : strip, lower));
+    normals_finish(&t->normals);
+    struct stage *white = tok_new_stage(t, STAGE_CLASS), *punct = tok_new_stage(t, STAGE_CLASS);
+    white->class = UNI_WHITE;
+    white->behavior = SPLIT_REMOVED;
+    punct->class = UNI_PUNCT;
 
     static const struct {
         const char *key, *def;
@@ -399,35 +191,159 @@ static enum status load_vocab_txt(const struct place *at, const struct place *co
         if (tok_find_id(t, token) >= 0 && !tok_is_added(t, token))
             TRY(tok_add(at, t, &(struct added){.special = 1}, token, -1));
     }
-    TRY(put_around(at, t, tok_find_id(t, token_of(config, "cls_token", "[CLS]")), 0));
-    return put_around(at, t, tok_find_id(t, token_of(config, "sep_token", "[SEP]")), 1);
+    return tok_post_around(at, t, tok_find_id(t, token_of(config, "cls_token", "[CLS]")),
+                           tok_find_id(t, token_of(config, "sep_token", "[SEP]")), 0);
 }
 
-int tok_kind(enum tok_split split, uint32_t c)
+/* The byte-level BPE of GPT-2 and RoBERTa, as the slow tokenizers of transformers read it. */
+static enum status load_bpe_files(const struct place *at, const struct place *merges_at, const struct place *config_at, struct tokenizer *t,
+                                  const json_t *vocab, const char *merges, size_t len, const json_t *config)
 {
-    unsigned f = uni_flags(c);
-    if (f & UNI_WHITE)
-        return KIND_SPACE;
-    switch (split) {
-    case SPLIT_BERT:
-        return f & UNI_PUNCT ? KIND_PUNCT : KIND_WORD;
-    case SPLIT_WORDS:
-        return f & UNI_WORD ? KIND_WORD : KIND_SYMBOL;
-    case SPLIT_SPACE:
-        break;
+    static const struct {
+        const char *class;
+        int roberta;
+    } classes[] = {
+        {"GPT2Tokenizer", 0},        {"GPT2TokenizerFast", 0},       {"RobertaTokenizer", 1}, {"RobertaTokenizerFast", 1},
+        {"LongformerTokenizer", 1}, {"LongformerTokenizerFast", 1}, {"BartTokenizer", 1},    {"BartTokenizerFast", 1},
+    };
+    const char *class = tok_text(config, "tokenizer_class");
+    size_t i = 0;
+    while (class && i < sizeof classes / sizeof classes[0] && strcmp(class, classes[i].class) != 0)
+        i++;
+    if (!class)
+        return tok_lacks(config_at, "the configuration", "a 'tokenizer_class', which says how vocab.json and merges.txt are meant");
+    if (i == sizeof classes / sizeof classes[0])
+        return tok_unsupported(config_at, "tokenizer_class", class);
+    int roberta = classes[i].roberta, prefix = 0;
+    TRY(tok_flag_if(config_at, config, "add_prefix_space", &prefix));
+    TRY(tok_set_bpe_files(at, t, vocab, merges_at, merges, len));
+    struct stage *s = tok_new_stage(t, STAGE_BYTES);
+    s->regex = 1;
+    s->prefix = prefix;
+    scan_init();
+    TRY(tok_load_added_decoder(config_at, t, json_object_get(config, "added_tokens_decoder")));
+    static const struct {
+        const char *key, *gpt2, *roberta;
+    } special[] = {
+        {"bos_token", "<|endoftext|>", "<s>"}, {"eos_token", "<|endoftext|>", "</s>"}, {"unk_token", "<|endoftext|>", "<unk>"},
+        {"sep_token", NULL, "</s>"},           {"pad_token", NULL, "<pad>"},           {"cls_token", NULL, "<s>"},
+        {"mask_token", NULL, "<mask>"},
+    };
+    const char *around[2] = {NULL, NULL};
+    for (i = 0; i < sizeof special / sizeof special[0]; i++) {
+        const char *token = token_of(config, special[i].key, roberta ? special[i].roberta : special[i].gpt2);
+        if (token && tok_find_id(t, token) >= 0 && !tok_is_added(t, token))
+            TRY(tok_add(at, t, &(struct added){.special = 1, .lstrip = roberta && !strcmp(special[i].key, "mask_token")}, token, -1));
+        if (!strcmp(special[i].key, "cls_token"))
+            around[0] = token;
+        if (!strcmp(special[i].key, "sep_token"))
+            around[1] = token;
     }
-    return KIND_WORD;
+    tok_post_default(t);
+    if (!roberta)
+        return ST_OK;
+    t->trim[t->trims++] = (struct trim){1, prefix};
+    for (i = 0; i < 2; i++)
+        if (tok_find_id(t, around[i]) < 0)
+            return err_set(at->e, ST_USER, "'%s': the %s '%.100s' is not in the vocabulary", at->path, i ? "sep_token" : "cls_token",
+                           around[i]);
+    return tok_post_around(at, t, tok_find_id(t, around[0]), tok_find_id(t, around[1]), 1);
 }
 
-static void fill_ascii(struct tokenizer *t)
+/* Shapes that follow from what was loaded ------------------------------------------------------------------------------------------ */
+
+/* Is the border in front of a space between two letters one that every stage cuts at, or at least does not look across? */
+static int stages_cut(const struct stages *stages)
 {
-    for (int c = 0; c < 128; c++) {
-        int to = normalizer_ascii(&t->norm, c);
-        t->ascii_kind[c] = to < 0 ? KIND_NONE : (uint8_t)tok_kind(t->split, (uint32_t)to);
-        t->ascii_char[c] = to < 0 ? 0 : (uint8_t)to;
-        if (to >= 0)
-            wordpiece_split(&t->model, &t->ascii_char[c], 1, &t->ascii_id[c]);
+    int sure = 0;
+    for (int i = 0; i < stages->count; i++) {
+        const struct stage *s = &stages->at[i];
+        switch (s->kind) {
+        case STAGE_BYTES:
+            sure |= s->regex;
+            break;
+        case STAGE_META:
+            sure |= s->split;
+            break;
+        case STAGE_PATTERN:
+            if (pattern_known(s->pattern) == PATTERN_OTHER || pattern_known(s->pattern) == PATTERN_SPACES || s->behavior != SPLIT_ISOLATED)
+                return 0;
+            sure = 1;
+            break;
+        case STAGE_CLASS:
+            if (s->behavior != SPLIT_REMOVED && s->behavior != SPLIT_ISOLATED && s->class != UNI_DIGIT)
+                return 0;
+            sure |= s->class == UNI_WHITE;
+            break;
+        case STAGE_WORDS:
+            sure = 1;
+            break;
+        case STAGE_RUNS: /* its separator may be what the normalizer makes of spaces; nothing else makes it sure */
+            break;
+        case STAGE_SCRIPTS:
+        case STAGE_FIXED:
+            return 0;
+        }
     }
+    return sure;
+}
+
+static int normals_cut(const struct normals *n, int *spaces_to_meta)
+{
+    for (int i = 0; i < n->count; i++) {
+        const struct normal_op *op = &n->op[i];
+        size_t len = 0;
+        const char *text = op->kind == NORMAL_REPLACE ? pattern_text(op->pattern, &len) : NULL;
+        if (op->kind == NORMAL_BYTES)
+            return 0;
+        if (op->kind != NORMAL_REPLACE)
+            continue;
+        if (pattern_known(op->pattern) != PATTERN_SPACES && (!text || len != 1))
+            return 0;
+        if (text && *text != ' ' && (*text & 0x80) == 0)
+            return 0; /* a letter that becomes something else */
+        *spaces_to_meta |= text && *text == ' ' && op->text_len == 3 && !memcmp(op->text, "\xE2\x96\x81", 3);
+    }
+    return 1;
+}
+
+/* Added tokens in normalised text must not reach over such a border. */
+static int added_cut(const struct tokenizer *t)
+{
+    for (size_t i = 0; i < t->added_count; i++)
+        if (t->added[i].normalized && (strchr(t->added[i].content, ' ') || t->added[i].rstrip))
+            return 0;
+    return 1;
+}
+
+static enum status finish(const struct place *at, struct tokenizer *t)
+{
+    if (t->kind == MODEL_BPE) {
+        struct stage *last = t->stages.count ? &t->stages.at[t->stages.count - 1] : NULL;
+        if (last && last->kind == STAGE_BYTES)
+            last->raw = t->bpe.bytes = 1;
+        if (bpe_finish(&t->bpe) < 0)
+            return err_nomem(at->e, "a vocabulary");
+        static const char sep[] = "\xE2\x96\x81";
+        if (!t->bpe.bytes && !t->bpe.crosses && !t->bpe.ignore_merges && !t->bpe.prefix && !t->bpe.suffix &&
+            vocab_find(&t->vocab, sep, 3) >= 0 && t->stages.count < STAGES_MAX && !(last && last->kind == STAGE_META && last->split)) {
+            struct stage *s = tok_new_stage(t, STAGE_RUNS);
+            s->separator = 0x2581;
+            s->utf8_len = 3;
+            memcpy(s->utf8, sep, 3);
+        }
+    }
+    int to_meta = 0, normal = normals_cut(&t->normals, &to_meta), cuts = stages_cut(&t->stages);
+    if (to_meta) /* spaces are gone: only the separator in their place cuts */
+        cuts = t->stages.count == 1 && t->stages.at[0].kind == STAGE_RUNS;
+    t->cuttable = normal && cuts && added_cut(t);
+    t->added_of = mem_array((size_t)t->vocab_size + 1, sizeof *t->added_of);
+    if (!t->added_of)
+        return err_nomem(at->e, "added tokens");
+    for (size_t i = 0; i < t->added_count; i++)
+        t->added_of[t->added[i].id] = (uint32_t)i + 1;
+    stream_prepare(t);
+    return ST_OK;
 }
 
 static int exists(const char *path)
@@ -435,33 +351,82 @@ static int exists(const char *path)
     return access(path, F_OK) == 0 || errno != ENOENT;
 }
 
-static enum status load_files(const char *json_path, const char *vocab_path, const char *config_path, const char *dir,
-                              struct tokenizer *t, struct err *e)
+struct files {
+    char *json, *vocab, *config, *bpe, *merges;
+};
+
+static enum status load_config(const struct place *at, json_t **out)
 {
-    struct place at = {json_path, e}, vocab_at = {vocab_path, e}, config_at = {config_path, e};
-    json_t *root = NULL;
+    return exists(at->path) ? read_json(at, out) : ST_OK;
+}
+
+static enum status load_pair_of_files(const struct files *f, struct tokenizer *t, const json_t *config, struct err *e)
+{
+    struct place at = {f->bpe, e}, merges_at = {f->merges, e}, config_at = {f->config, e};
+    json_t *vocab = NULL;
+    char *merges = NULL;
+    size_t len = 0;
+    enum status rc = read_json(&at, &vocab);
+    if (rc == ST_OK)
+        rc = slurp(&merges_at, &merges, &len);
+    if (rc == ST_OK)
+        rc = load_bpe_files(&at, &merges_at, &config_at, t, vocab, merges, len, config);
+    json_decref(vocab);
+    mem_free(merges);
+    return rc;
+}
+
+/* Which side of a long text is cut: the newer word for it wins over the tokenizer.json's. */
+static enum status load_side(const struct place *at, struct tokenizer *t, const json_t *config)
+{
+    const char *side = tok_text(config, "truncation_side");
+    if (!side)
+        return ST_OK;
+    if (strcmp(side, "left") != 0 && strcmp(side, "right") != 0)
+        return tok_unsupported(at, "truncation_side", side);
+    t->left = !strcmp(side, "left");
+    return ST_OK;
+}
+
+static enum status load_files(const struct files *f, const char *dir, struct tokenizer *t, struct err *e)
+{
+    struct place at = {f->json, e}, config_at = {f->config, e};
+    json_t *root = NULL, *config = NULL;
+    char *data = NULL;
+    size_t len = 0;
     enum status rc;
-    if (exists(json_path)) {
+    if (exists(f->json)) {
         rc = read_json(&at, &root);
         if (rc == ST_OK)
             rc = load_tokenizer_json(&at, t, root);
-    } else if (exists(vocab_path)) {
-        char *data = NULL;
-        size_t len = 0;
-        at = vocab_at;
-        rc = slurp(&at, &data, &len);
-        if (rc == ST_OK && exists(config_path))
-            rc = read_json(&config_at, &root);
         if (rc == ST_OK)
-            rc = load_vocab_txt(&at, &config_at, t, data, len, root);
-        mem_free(data);
+            rc = load_config(&config_at, &config);
+    } else if (exists(f->vocab)) {
+        at.path = f->vocab;
+        rc = slurp(&at, &data, &len);
+        if (rc == ST_OK)
+            rc = load_config(&config_at, &config);
+        if (rc == ST_OK)
+            rc = load_vocab_txt(&at, &config_at, t, data, len, config);
+    } else if (exists(f->bpe) && exists(f->merges)) {
+        at.path = f->bpe;
+        rc = load_config(&config_at, &config);
+        if (rc == ST_OK)
+            rc = load_pair_of_files(f, t, config, e);
     } else {
-        return err_set(e, ST_NOT_FOUND, "'%s' has no tokenizer: neither tokenizer.json nor vocab.txt is there", dir);
+        return err_set(e, ST_NOT_FOUND, "'%s' has no tokenizer: neither tokenizer.json nor vocab.txt nor vocab.json with merges.txt is there",
+                       dir);
     }
+    if (rc == ST_OK)
+        rc = load_side(&config_at, t, config);
     if (rc == ST_OK)
         rc = tok_build_set(&at, t, &t->raw, 0);
     if (rc == ST_OK)
         rc = tok_build_set(&at, t, &t->normal, 1);
+    if (rc == ST_OK)
+        rc = finish(&at, t);
+    mem_free(data);
+    json_decref(config);
     json_decref(root);
     return rc;
 }
@@ -469,15 +434,13 @@ static enum status load_files(const char *json_path, const char *vocab_path, con
 enum status tok_load(const char *dir, struct tokenizer *t, struct err *e)
 {
     uni_init();
-    t->around = mem_array(AROUND_MAX, sizeof *t->around);
-    char *json = mem_printf("%s/tokenizer.json", dir);
-    char *vocab = mem_printf("%s/vocab.txt", dir);
-    char *config = mem_printf("%s/tokenizer_config.json", dir);
-    enum status rc = t->around && json && vocab && config ? load_files(json, vocab, config, dir, t, e) : err_nomem(e, "a tokenizer");
-    mem_free(json);
-    mem_free(vocab);
-    mem_free(config);
-    if (rc == ST_OK)
-        fill_ascii(t);
+    struct files f = {mem_printf("%s/tokenizer.json", dir), mem_printf("%s/vocab.txt", dir), mem_printf("%s/tokenizer_config.json", dir),
+                      mem_printf("%s/vocab.json", dir), mem_printf("%s/merges.txt", dir)};
+    enum status rc = f.json && f.vocab && f.config && f.bpe && f.merges ? load_files(&f, dir, t, e) : err_nomem(e, "a tokenizer");
+    mem_free(f.json);
+    mem_free(f.vocab);
+    mem_free(f.config);
+    mem_free(f.bpe);
+    mem_free(f.merges);
     return rc;
 }

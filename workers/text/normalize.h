@@ -25,19 +25,38 @@ enum norm_step {
     NORM_NFC,
     NORM_NFKD,
     NORM_NFKC,
+    NORM_NMT,      /* sentencepiece's: drops control characters, turns odd spaces into ' ' */
+    NORM_CHARSMAP, /* replaces by a table */
 };
 
 #define NORM_STEPS_MAX 32
 
+struct charsmap;
+
 struct normalizer {
     int count;
     uint8_t step[NORM_STEPS_MAX]; /* enum norm_step */
+    struct charsmap *map;         /* of NORM_CHARSMAP; not owned */
 };
 
 /* Normalises r in place, with tmp as room. -1: out of memory. */
 int normalizer_run(const struct normalizer *n, struct runes *r, struct runes *tmp);
 
-/* What becomes of an ASCII character: itself, another one, or nothing (-1). No step makes more of it than that. */
+/* What becomes of an ASCII character with others beside it: itself, another one, nothing (NORM_GONE), or what only a run tells. */
+#define NORM_GONE (-1)
+#define NORM_UNSURE (-2)
 int normalizer_ascii(const struct normalizer *n, int c);
+
+/* The same as normalizer_run, one step at a time and slowly, saying of each character where in the original text it comes from,
+   as the reference has it. from[i] goes with r->at[i]; both grow. base is where the text begins. */
+struct tok_span;
+struct trace {
+    struct tok_span *at;
+    size_t cap;
+};
+int normalizer_trace(const struct normalizer *n, struct runes *r, struct trace *from, struct runes *tmp, struct trace *tmp_from,
+                     uint32_t base);
+int trace_reserve(struct trace *t, size_t len);
+void trace_release(struct trace *t);
 
 #endif

@@ -8,6 +8,7 @@ int wordpiece_init(struct wordpiece *w, struct trie_key *keys, size_t count, con
     w->rest = trie_find(&w->trie, prefix, prefix_len);
     w->unk = unk;
     w->max_chars = max_chars;
+    w->prefix_len = prefix_len;
     return 0;
 }
 

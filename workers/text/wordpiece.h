@@ -12,6 +12,7 @@ struct wordpiece {
     uint32_t rest; /* state of the trie in which the continuing pieces begin, TRIE_NONE when there are none */
     int32_t unk;
     uint32_t max_chars; /* a longer word is unknown */
+    size_t prefix_len;  /* of continuing pieces */
 };
 
 /* Sorts keys. -1: out of memory. */

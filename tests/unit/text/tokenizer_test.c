@@ -333,7 +333,7 @@ static void test_vocab_txt(void **state)
     put_file("vocab.txt", "", 0);
     refuses_files(ST_USER, "/vocab.txt': the unknown token '[UNK]' is not in the vocabulary");
     drop_files();
-    refuses_files(ST_NOT_FOUND, "' has no tokenizer: neither tokenizer.json nor vocab.txt is there");
+    refuses_files(ST_NOT_FOUND, "' has no tokenizer: neither tokenizer.json nor vocab.txt nor vocab.json with merges.txt is there");
 }
 
 static void test_refusals(void **state)
@@ -344,8 +344,21 @@ static void test_refusals(void **state)
         struct parts parts;
         const char *words;
     } cases[] = {
-        {{.model = "{\"type\":\"Unigram\",\"vocab\":[]}"}, "model type 'Unigram' is not supported by this version"},
-        {{.model = "{\"type\":\"BPE\",\"vocab\":{}}"}, "model type 'BPE' is not supported by this version"},
+        {{.model = "{\"type\":\"Other\",\"vocab\":[]}"}, "model type 'Other' is not supported by this version"},
+        {{.model = "{\"type\":\"Unigram\",\"vocab\":[]}"}, "the model lacks a list 'vocab' with tokens and their scores"},
+        {{.model = "{\"type\":\"Unigram\",\"vocab\":[[\"a\",0],[1,2]]}"}, "entry 1 of the vocabulary is not a token with a score"},
+        {{.model = "{\"type\":\"Unigram\",\"unk_id\":1,\"vocab\":[[\"a\",0]]}"}, "'unk_id' is not an id of the vocabulary"},
+        {{.model = "{\"type\":\"BPE\",\"vocab\":{}}"}, "the model lacks a list 'merges'"},
+        {{.model = "{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}"}, "the model lacks a 'vocab' with tokens and their ids"},
+        {{.model = "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}"},
+         "merge 1 needs tokens that the vocabulary lacks: 'a' and 'b'"},
+        {{.model = "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b c\"]}"},
+         "merge 1 is not two tokens with a space between them"},
+        {{.model = "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\"],[\"a\"]]}"},
+         "merge 2 is not two tokens"},
+        {{.model = "{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{\"a\":0},\"merges\":[]}"},
+         "the model has a dropout: its tokens would be drawn by lot; set it to null"},
+        {{.model = "{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}"}, "the model lacks a string 'unk_token'"},
         {{.model = "{}"}, "model type lacks a 'type'"},
         {{.model = "null"}, "the file lacks a 'model'"},
         {{.model = WP("\"vocab\":{\"a\":0}")}, "the model lacks a string 'unk_token'"},
@@ -361,13 +374,30 @@ static void test_refusals(void **state)
         {{.vocab = "\"[UNK]\":0,\"a\":16777217"}, "the id of 'a' is not a number from 0 to 16777216"},
         {{.vocab = "\"[UNK]\":0,\"a\":-1"}, "the id of 'a' is not a number from 0 to 16777216"},
         {{.vocab = "\"[UNK]\":0,\"a\":\"1\""}, "the id of 'a' is not a number from 0 to 16777216"},
-        {{.norm = "{\"type\":\"Precompiled\"}"}, "normalizer 'Precompiled' is not supported by this version"},
-        {{.norm = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Replace\"}]}"}, "normalizer 'Replace' is not supported by this version"},
+        {{.norm = "{\"type\":\"Other\"}"}, "normalizer 'Other' is not supported by this version"},
+        {{.norm = "{\"type\":\"Precompiled\"}"}, "the normalizer 'Precompiled' lacks a string 'precompiled_charsmap'"},
+        {{.norm = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}"},
+         "the 'precompiled_charsmap' of the normalizer is damaged"},
+        {{.norm = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Replace\"}]}"},
+         "the normalizer 'Replace' lacks a 'pattern' that is a String or a Regex"},
+        {{.norm = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}"}, "the normalizer 'Replace' lacks the string to put in"},
+        {{.norm = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a(\"},\"content\":\"\"}"},
+         "the normalizer 'Replace': the regular expression 'a(' cannot be compiled: missing closing parenthesis"},
+        {{.norm = "{\"type\":\"Strip\"}"}, "'strip_left' of the normalizer 'Strip' is not true or false"},
         {{.norm = "[]"}, "normalizer lacks a 'type'"},
         {{.norm = "{\"type\":\"BertNormalizer\"}"}, "'clean_text' of the BertNormalizer is not true or false"},
-        {{.split = "{\"type\":\"ByteLevel\"}"}, "pre_tokenizer 'ByteLevel' is not supported by this version"},
-        {{.split = "null"}, "the file lacks a 'pre_tokenizer'"},
-        {{.post = "{\"type\":\"RobertaProcessing\"}"}, "post_processor 'RobertaProcessing' is not supported by this version"},
+        {{.split = "{\"type\":\"Other\"}"}, "pre_tokenizer 'Other' is not supported by this version"},
+        {{.split = "{\"type\":\"ByteLevel\"}"}, "'add_prefix_space' of the pre_tokenizer 'ByteLevel' is not true or false"},
+        {{.split = "{\"type\":\"Metaspace\",\"replacement\":\"ab\"}"},
+         "the pre_tokenizer 'Metaspace' lacks the one character it is about"},
+        {{.split = "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":false}"},
+         "'add_prefix_space' of the pre_tokenizer 'Metaspace' does not go with its 'prepend_scheme'"},
+        {{.split = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Isolated\",\"invert\":false}"},
+         "the pre_tokenizer 'Split': the regular expression '[a&&b]' is not supported by this version: brackets inside of brackets, or &&"},
+        {{.split = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Other\",\"invert\":false}"},
+         "behavior 'Other' is not supported by this version"},
+        {{.post = "{\"type\":\"Other\"}"}, "post_processor 'Other' is not supported by this version"},
+        {{.post = "{\"type\":\"RobertaProcessing\"}"}, "'trim_offsets' of the post_processor 'RobertaProcessing' is not true or false"},
         {{.post = "{\"type\":\"BertProcessing\",\"sep\":[\"x\",99],\"cls\":[\"x\",2]}"},
          "the post_processor uses id 99, which the vocabulary lacks"},
         {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[]}"}, "the post_processor's template lacks the text (Sequence 'A')"},
