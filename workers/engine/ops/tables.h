@@ -4,6 +4,7 @@
 #define EBB_OPS_TABLES_H
 
 #define OP_TABLES(X) \
+    X(ops_rnn) \
     X(ops_resize) \
     X(ops_quantize) \
     X(ops_qmatmul) \
