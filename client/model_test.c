@@ -66,11 +66,12 @@ static void shape_text(const struct tensor *t, char *buf, size_t cap)
         snprintf(buf + n, cap - n, "]");
 }
 
-static int near(double got, double want)
+/* Where bfloat16 is expected, its last bit may differ: the makers of the tests cut it off instead of rounding. */
+static int near(double got, double want, enum dtype d)
 {
     if (isnan(want) || isnan(got))
         return isnan(want) && isnan(got);
-    return got == want || fabs(got - want) <= 1e-7 + 1e-3 * fabs(want);
+    return got == want || fabs(got - want) <= 1e-7 + (d == DT_BF16 ? 0x1p-7 : 1e-3) * fabs(want);
 }
 
 static int same_tensor(const struct tensor *got, const struct tensor *want, char *why, size_t cap)
@@ -90,7 +91,7 @@ static int same_tensor(const struct tensor *got, const struct tensor *want, char
             const struct str *x = (const struct str *)tensor_data(got) + i, *y = (const struct str *)tensor_data(want) + i;
             same = x->len == y->len && memcmp(x->data, y->data, x->len) == 0;
         } else if (dtype_is_float(want->dtype)) {
-            same = near(element(got, i), element(want, i));
+            same = near(element(got, i), element(want, i), want->dtype);
         } else {
             same = memcmp((const char *)tensor_data(got) + (size_t)i * each, (const char *)tensor_data(want) + (size_t)i * each, each) == 0;
         }
@@ -146,6 +147,24 @@ static enum status read_inputs(const struct graph *g, const char *set, struct in
     return ST_OK;
 }
 
+/* Data that is not what its model declares: bfloat16 stands in files as uint16, and some tests bring other sizes than they say. The data counts. */
+static void trust_data(struct graph *g, struct inputs *in)
+{
+    for (uint32_t i = 0; i < g->n_in; i++) {
+        struct type *t = &g->values[g->in[i]].type;
+        struct tensor *x = &in->v[i].tensor;
+        if (in->v[i].kind != VALUE_TENSOR || t->kind != VALUE_TENSOR)
+            continue;
+        if (t->dtype == DT_BF16 && x->dtype == DT_U16)
+            x->dtype = DT_BF16;
+        for (int k = 0; t->rank == (int)x->rank && k < t->rank; k++)
+            if (dim_known(t->dims[k]) && t->dims[k] != x->dims[k])
+                t->dims[k] = x->dims[k];
+        if (t->rank >= 0 && t->rank != (int)x->rank)
+            t->rank = -1;
+    }
+}
+
 /* --constants: each input that is a tensor becomes an initializer. */
 static enum status make_constants(struct graph *g, struct inputs *in, struct err *e)
 {
@@ -195,6 +214,8 @@ static enum status compare(const struct run *r, const struct onnx_model *m, cons
         enum status st = onnx_read_value(path, &m->outputs[i], &want, e);
         mem_free(path);
         TRY(st);
+        if (want.kind == VALUE_TENSOR && want.tensor.dtype == DT_U16 && m->outputs[i].dtype == DT_BF16)
+            want.tensor.dtype = DT_BF16;
         *same = same_value(run_result(r, i), &want, what, sizeof what);
         if (!*same)
             snprintf(why, cap, "output '%s' %s", m->graph->values[m->graph->out[i]].name, what);
@@ -220,7 +241,7 @@ static enum status run_twice(const struct onnx_model *m, struct run *r, const st
 /* A message about what this version cannot do, not about what is wrong. */
 static int is_unsupported(const char *text)
 {
-    return strstr(text, "not supported") != NULL;
+    return strstr(text, "not supported") || strstr(text, "does not train");
 }
 
 static enum verdict test_set(const char *model, const char *set, const struct kernels *k, char *why, size_t cap)
@@ -229,22 +250,23 @@ static enum verdict test_set(const char *model, const char *set, const struct ke
     struct run *r = NULL;
     struct inputs in = {0};
     struct err e;
-    int loaded = 0, same = 0;
+    int same = 0;
     enum status st = onnx_load(model, k, &m, &e);
     if (st == ST_OK)
         st = read_inputs(m->graph, set, &in, &e);
+    if (st == ST_OK)
+        trust_data(m->graph, &in);
     if (st == ST_OK && symbolic)
         forget_sizes(m->graph);
     if (st == ST_OK && constants)
         st = make_constants(m->graph, &in, &e);
     if (st == ST_OK)
         st = graph_finish(m->graph, &(struct graph_opts){0}, &e);
-    loaded = st == ST_OK;
     if (st == ST_OK)
         st = run_new(m->graph, &r, &e);
     if (st == ST_OK)
         st = run_twice(m, r, &in, set, &same, why, cap, &e);
-    enum verdict verdict = st == ST_OK && same ? PASSED : !loaded && is_unsupported(e.text) ? UNSUPPORTED : FAILED;
+    enum verdict verdict = st == ST_OK && same ? PASSED : st != ST_OK && is_unsupported(e.text) ? UNSUPPORTED : FAILED;
     if (st != ST_OK) {
         const char *text = e.text; /* the path in front is said already */
         size_t n = strlen(model);

@@ -9,7 +9,7 @@
 #include "workers/engine/graph/fuse.h"
 #include "workers/engine/graph/inner.h"
 
-enum { ROUNDS = 8 };
+enum { ROUNDS = 100 };
 /* A constant is not made larger by folding than this, besides what it is made of: ConstantOfShape or Expand would fill the memory. */
 static const int64_t fold_bytes = (int64_t)16 << 20;
 
@@ -537,7 +537,16 @@ static enum status settle(struct graph *g, int *changed, struct err *e)
             *changed |= done;
         }
     }
+    int inlined = 0;
     *changed |= sweep(g);
+    if (!no_folding(g))
+        TRY(graph_inline_ifs(g, &inlined, e));
+    if (inlined) {
+        TRY(find_producers(g, e));
+        TRY(sort(g, e));
+        sweep(g);
+        *changed = 1;
+    }
     for (uint32_t i = 0; i < g->n_nodes; i++)
         for (uint32_t k = 0; k < g->nodes[i]->n_attr; k++) {
             const struct attr *a = &g->nodes[i]->attr[k];
@@ -652,13 +661,13 @@ enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err
     g->no_fold = o->no_fold;
     TRY(refuse_unsupported(g, e));
     TRY(prepare(g, e));
-    for (int round = 0; round < ROUNDS && changed; round++) {
+    for (int round = 0; changed; round++) {
+        if (round == ROUNDS)
+            return err_set(e, ST_USER, "the model's constants do not come to rest");
         changed = 0;
         TRY(infer(g, e));
         TRY(settle(g, &changed, e));
     }
-    TRY(infer(g, e));
-    TRY(settle(g, &changed, e));
     if (!o->no_fuse)
         TRY(graph_fuse(g, o->given, o->n_given, e));
     for (uint32_t i = 0; i < g->n_nodes; i++)

@@ -18,6 +18,9 @@ const dim *tensor_values(const struct tensor *t, dim *room);          /* room fo
 /* After a pass has rewritten: new nodes get their ops and are checked, those that nobody needs go, the rest is put in order and typed. */
 MUST_USE enum status graph_rework(struct graph *g, struct err *e);
 
+/* Each If with a constant condition gives way to the branch that is taken; *changed is raised then, and g is to be put in order. */
+MUST_USE enum status graph_inline_ifs(struct graph *g, int *changed, struct err *e);
+
 /* The types of everything in a body (load time), given those of its inputs and captures and which of these are constants. The types of its
    outputs are those of g->values[g->out[i]] then. */
 MUST_USE enum status graph_infer(struct graph *g, const struct type *in, const struct tensor *const *in_constants, const struct type *captures,
@@ -51,5 +54,6 @@ void run_done(struct run *body);                                   /* lets go of
 /* One node on its own, for folding: inputs are constants, outputs become constants (of unset dtype where left out). */
 MUST_USE enum status run_once(const struct graph *g, struct node *n, const struct tensor *const *in, struct tensor *out, struct err *e);
 struct pool *run_pool(struct run *r);
+const struct node *run_node(const struct run *r); /* whose turn it is */
 
 #endif

@@ -233,6 +233,11 @@ struct pool *run_pool(struct run *r)
     return r->pool;
 }
 
+const struct node *run_node(const struct run *r)
+{
+    return r->node;
+}
+
 /* Inputs ----------------------------------------------------------------------------------------------------------------------------- */
 
 static const char *type_text(enum dtype d, uint32_t rank, const int64_t *dims, char *buf, size_t cap)

@@ -41,6 +41,14 @@ enum status body_start(struct run *r, const struct graph *body, uint32_t first_c
     return ST_OK;
 }
 
+void body_like(const struct graph *g, uint32_t i, struct tensor *out)
+{
+    const struct type *t = body_out(g, i);
+    *out = (struct tensor){.dtype = t->dtype, .rank = t->rank < 0 ? 0 : (uint32_t)t->rank};
+    for (int k = 0; k < t->rank; k++)
+        out->dims[k] = dim_known(t->dims[k]) ? t->dims[k] : 0;
+}
+
 int type_merge(struct shaping *s, struct type *into, const struct type *other, uint32_t *free)
 {
     int changed = 0;

@@ -14,6 +14,8 @@ static inline const struct type *body_out(const struct graph *body, uint32_t i)
 {
     return &body->values[body->out[i]].type;
 }
+/* A tensor as the body makes it, without memory, for an output that gathers nothing: sizes that are not known are 0. */
+void body_like(const struct graph *g, uint32_t i, struct tensor *out);
 /* Run time: the body's run with its captures given. */
 MUST_USE enum status body_start(struct run *r, const struct graph *body, uint32_t first_capture, struct run **out, struct err *e);
 

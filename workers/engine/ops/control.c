@@ -134,15 +134,6 @@ static enum status loop_shape(struct shaping *s, struct err *e)
     return st;
 }
 
-/* A tensor as the body makes it, for an output that gathers nothing. */
-void body_like(const struct graph *g, uint32_t i, struct tensor *out)
-{
-    const struct type *t = body_out(g, i);
-    *out = (struct tensor){.dtype = t->dtype, .rank = t->rank < 0 ? 0 : (uint32_t)t->rank};
-    for (int k = 0; k < t->rank; k++)
-        out->dims[k] = dim_known(t->dims[k]) ? t->dims[k] : 0;
-}
-
 struct loop {
     struct value count, cond; /* given to the body */
     struct value *carried;    /* and these */
@@ -190,6 +181,8 @@ static enum status loop_run(struct run *r, const struct node *n, struct err *e)
         return err_nomem(e, "a loop");
     l.carried = all;
     l.gathered = all + l.n_carried;
+    for (uint32_t k = 0; k < l.n_gathered; k++)
+        l.gathered[k].kind = VALUE_SEQUENCE;
     int64_t count = most && tensor_count(most) ? scalar_int(most, 0) : INT64_MAX;
     int more = cond ? truth(cond) : 1;
     enum status st = body_start(r, g, at, &body, e);

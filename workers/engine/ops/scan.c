@@ -197,8 +197,6 @@ static enum status go(struct run *r, struct run *body, const struct scan *c, con
     return ST_OK;
 }
 
-void body_like(const struct graph *g, uint32_t i, struct tensor *out); /* control.c */
-
 static enum status run_plain(struct run *r, const struct node *n, const struct graph *g, struct run *body, const struct scan *c, struct tensor *in,
                              uint32_t *axis, struct going *v, struct err *e)
 {
@@ -282,7 +280,7 @@ static enum status run_batched(struct run *r, const struct node *n, const struct
             return node_error(n, e, "length %lld is outside 0..%lld", (long long)steps, (long long)most);
         for (uint32_t k = 0; k < c->n_state; k++) {
             struct value one = {.kind = VALUE_TENSOR};
-            element(&run_in(r, 1 + k)[0], b, &one.tensor);
+            element(run_in(r, 1 + k), b, &one.tensor);
             TRY(value_share(&v->state[k], &one, e));
         }
         for (uint32_t k = 0; k < c->n_in; k++) {

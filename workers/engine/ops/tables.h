@@ -39,8 +39,17 @@
     X(ops_reduce) \
     X(ops_softmax) \
     X(ops_topk) \
+    X(ops_matmul) \
+    X(ops_gemm) \
+    X(ops_einsum) \
+    X(ops_det) \
+    X(ops_nms) \
     X(ops_identity)  \
     X(ops_constant) \
+    X(ops_control) \
+    X(ops_scan) \
+    X(ops_sequence) \
+    X(ops_optional) \
     X(ops_fused_linear) \
     X(ops_fused_attention) \
     X(ops_sequence_pool)
