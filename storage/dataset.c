@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "storage/fixed.h"
 #include "storage/inflate.h"
 #include "storage/reader.h"
 #include "storage/walk.h"
@@ -72,7 +73,9 @@ static enum format format_of(const char *path)
         const char *ending;
         enum format format;
     } endings[] = {{".jsonl", FORMAT_JSONL}, {".ndjson", FORMAT_JSONL}, {".json", FORMAT_JSONL},
-                   {".csv", FORMAT_CSV},     {".tsv", FORMAT_TSV},      {".txt", FORMAT_LINES}};
+                   {".csv", FORMAT_CSV},     {".tsv", FORMAT_TSV},      {".txt", FORMAT_LINES},
+                   {".jpg", FORMAT_IMAGES},  {".jpeg", FORMAT_IMAGES},  {".png", FORMAT_IMAGES},
+                   {".webp", FORMAT_IMAGES}, {".npy", FORMAT_NPY}};
     const char *name = path_base(path);
     size_t len;
     compression_of(name, &len);
@@ -88,12 +91,20 @@ static enum status agree_on_format(struct dataset *d, struct err *e)
         const char *path = d->sources[i].path;
         enum format f = format_of(path);
         if (f == FORMAT_AUTO)
-            return err_set(e, ST_USER, "the name of '%s' does not say its format: give --format jsonl, csv, tsv or lines", path);
+            return err_set(e, ST_USER, "the name of '%s' does not say its format: give --format jsonl, csv, tsv, lines, images or npy", path);
         if (i && f != d->format)
             return err_set(e, ST_USER, "'%s' is %s by its name and '%s' is %s: a job reads one format; give --format or fewer inputs",
                            d->sources[0].path, format_name(d->format), path, format_name(f));
         d->format = f;
     }
+    return ST_OK;
+}
+
+static enum status refuse_compressed(const struct dataset *d, struct err *e)
+{
+    for (size_t i = 0; i < d->count; i++)
+        if (d->sources[i].compression != COMPRESSION_NONE)
+            return err_set(e, ST_USER, "'%s' is compressed, which is not supported for %s: unpack it", d->sources[i].path, format_name(d->format));
     return ST_OK;
 }
 
@@ -112,6 +123,7 @@ static enum status build_layout(struct dataset *d, struct err *e)
     }
     for (size_t i = 0; i < d->count; i++) {
         sizes[i] = d->sources[i].size_bytes;
+        sizes[i] += fixed_format(d->format) && !sizes[i]; /* an empty one has its place, for the error that it is */
         kinds[i] = d->sources[i].compression != COMPRESSION_NONE ? 2 : formats[d->format].stream ? 1 : 0;
         uint64_t owns = sizes[i];
         if (kinds[i] == 2)
@@ -204,7 +216,7 @@ static enum status find_end(const struct dataset *d, uint64_t limit, uint64_t ma
         struct reader *r;
         struct raw raw;
         enum status status = ST_OK;
-        if (!d->sources[i].size_bytes)
+        if (!d->sources[i].size_bytes && !fixed_format(d->format))
             continue;
         TRY(reader_open(&d->sources[i], &opts, 0, &r, e));
         while (limit && (status = reader_next(r, UINT64_MAX, &raw, e)) == ST_OK)
@@ -239,9 +251,11 @@ enum status dataset_open(const struct dataset_spec *spec, struct dataset *out, s
         status = refuse_twice(&d, e);
     if (status == ST_OK && spec->format == FORMAT_AUTO)
         status = agree_on_format(&d, e);
+    if (status == ST_OK && fixed_format(d.format))
+        status = refuse_compressed(&d, e);
     if (status == ST_OK)
         status = build_layout(&d, e);
-    if (status == ST_OK)
+    if (status == ST_OK && !fixed_format(d.format))
         status = peek(&d, spec->format == FORMAT_AUTO, e);
     if (status == ST_OK)
         d.end = layout_end(&d.layout);

@@ -14,7 +14,9 @@
     X(JSONL, "jsonl", 0)                                                                                                         \
     X(CSV, "csv", 1)                                                                                                             \
     X(TSV, "tsv", 1)                                                                                                             \
-    X(LINES, "lines", 0)
+    X(LINES, "lines", 0)                                                                                                         \
+    X(IMAGES, "images", 0)                                                                                                       \
+    X(NPY, "npy", 0)
 enum format {
 #define X(name, word, stream) FORMAT_##name,
     FORMAT_MAP(X)
@@ -37,8 +39,8 @@ struct dataset_spec {
     const char *const *inputs; /* files, directories (all files below, hidden ones left out), globs (*, ?, [...], **), see
                                   storage/walk.h; "-" is not known here: standard input is spooled into a file first, see dataset_spool */
     size_t input_count;
-    enum format format;        /* AUTO: by the sources' names (.jsonl .ndjson .json .csv .tsv .txt, with or without .gz .zst), all of
-                                  one kind; else refused, saying which names disagree */
+    enum format format;        /* AUTO: by the sources' names (.jsonl .ndjson .json .csv .tsv .txt, with or without .gz .zst; .jpg .jpeg
+                                  .png .webp: images, each file a record; .npy: arrays, each row a record), all of one kind; else refused, saying which names disagree */
     uint64_t limit;            /* 0: none; else the first so many records, bad ones included */
     uint64_t max_record_bytes; /* for finding the end of the limit */
 };

@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "storage/csv.h"
+#include "storage/fixed.h"
 #include "storage/inflate.h"
 #include "storage/lines.h"
 #include "storage/utf8.h"
@@ -31,6 +32,7 @@ struct reader {
     uint64_t max;                /* bytes of a record */
     uint64_t from;
     struct inflate *in;
+    struct fixed *fixed;         /* images and arrays: reads in the place of all that follows */
 
     char *data;                  /* the window: [begin, end) of it are bytes of the source from window_offset on */
     size_t cap, begin, end;
@@ -82,6 +84,17 @@ enum status reader_open(const struct source *s, const struct reader_opts *o, uin
     struct reader *r = mem_zalloc(sizeof *r);
     if (!r)
         return err_nomem(e, "reading a source");
+    if (fixed_format(o->format)) {
+        r->source = *s;
+        r->source.path = NULL; /* it has its own */
+        r->from = from;
+        enum status opened = fixed_open(s, o, from, &r->fixed, e);
+        if (opened == ST_OK)
+            *out = r;
+        else
+            reader_close(r);
+        return opened;
+    }
     r->path = mem_strdup(s->path);
     r->data = mem_alloc(2 * BLOCK);
     if (!r->path || !r->data) {
@@ -116,6 +129,7 @@ void reader_close(struct reader *r)
 {
     if (!r)
         return;
+    fixed_close(r->fixed);
     inflate_close(r->in);
     mem_free(r->marks);
     mem_free(r->data);
@@ -359,6 +373,8 @@ static int is_blank(const struct reader *r, const struct raw *raw)
 
 enum status reader_next(struct reader *r, uint64_t to, struct raw *out, struct err *e)
 {
+    if (r->fixed)
+        return fixed_next(r->fixed, to, out, e);
     if (!r->arrived)
         TRY(arrive(r, e));
     if (r->skipping && r->from < to)
@@ -390,18 +406,18 @@ enum status reader_next(struct reader *r, uint64_t to, struct raw *out, struct e
 
 uint64_t reader_position(const struct reader *r)
 {
-    return r->told;
+    return r->fixed ? fixed_position(r->fixed) : r->told;
 }
 
 uint64_t reader_lines(const struct reader *r)
 {
-    return r->told < r->start ? r->lines_before : r->lines;
+    return r->fixed ? fixed_lines(r->fixed) : r->told < r->start ? r->lines_before : r->lines;
 }
 
 uint64_t reader_bytes(const struct reader *r)
 {
     if (r->source.compression == COMPRESSION_NONE)
-        return r->told - r->from;
+        return reader_position(r) - r->from;
     if (!r->arrived)
         return 0;
     return (reader_at_end(r) ? r->source.size_bytes : r->passed.consumed) - r->entered;
@@ -409,6 +425,8 @@ uint64_t reader_bytes(const struct reader *r)
 
 int reader_at_end(const struct reader *r)
 {
+    if (r->fixed)
+        return fixed_at_end(r->fixed);
     if (!r->arrived || r->told < r->start)
         return 0;
     if (r->source.compression == COMPRESSION_NONE)
@@ -419,7 +437,7 @@ int reader_at_end(const struct reader *r)
 enum status reader_boundary(const struct source *s, const struct reader_opts *o, uint64_t from, uint64_t target, uint64_t *at,
                             struct err *e)
 {
-    if (s->compression == COMPRESSION_NONE && (o->format == FORMAT_JSONL || o->format == FORMAT_LINES)) {
+    if (s->compression == COMPRESSION_NONE && o->format != FORMAT_CSV && o->format != FORMAT_TSV) {
         *at = target < s->size_bytes ? target : s->size_bytes;
         return ST_OK;
     }

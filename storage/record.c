@@ -161,6 +161,11 @@ enum status decoder_open(const struct decoder_opts *o, const struct columns *col
         const char *name = o->field ? o->field : o->id ? o->id : o->keep[0];
         return err_set(e, ST_USER, "plain lines have no fields, so none called '%s': leave field, id and keep out", name);
     }
+    if ((o->format == FORMAT_IMAGES || o->format == FORMAT_NPY) && (o->field || o->id || o->keep_count)) {
+        const char *name = o->field ? o->field : o->id ? o->id : o->keep[0];
+        return err_set(e, ST_USER, "%s have no fields, so none called '%s': leave field, id and keep out",
+                       o->format == FORMAT_NPY ? "arrays" : "images", name);
+    }
     struct decoder *d = mem_zalloc(sizeof *d);
     if (!d)
         return err_nomem(e, "decoding records");
@@ -484,6 +489,11 @@ enum status decoder_run(struct decoder *d, const struct raw *raw, struct record 
     case FORMAT_CSV:
     case FORMAT_TSV:
         TRY(run_csv(d, raw, out, e));
+        break;
+    case FORMAT_IMAGES:
+    case FORMAT_NPY:
+        out->text = raw->data;
+        out->text_len = raw->len;
         break;
     default:
         run_lines(raw, out);

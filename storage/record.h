@@ -14,7 +14,7 @@ struct decoder_opts {
 };
 
 struct record {
-    const char *text;         /* valid UTF-8; valid until the next decode */
+    const char *text;         /* valid UTF-8 (of images and arrays: bytes); valid until the next decode */
     size_t text_len;
     const char *id_json;      /* the id as JSON ("17", "\"a\""), as the record has it: a string or a number, of CSV always a string; NULL: it
                                  has none, or one of another type, or an empty cell */
