@@ -67,7 +67,7 @@ static int walk(int folder, char *path)
         next = strchr(name, '/');
         if (next)
             *next++ = '\0';
-        if (strcmp(name, "..") == 0 || !*name) {
+        if (strcmp(name, "..") == 0 || *path == '/' || !*name) {
             errno = *name ? EXDEV : ENOENT;
             if (at != folder)
                 close(at);
