@@ -125,7 +125,7 @@ $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 TEST_TOOLS := $(B)/tests/mkmodel
 # the simulator over the real core, and the same over a core in which bugs can be planted
 SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants
-OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/worker.c tests/sim/image.c)
+OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/sim/worker.c tests/sim/image.c)
 OBJ_mutants := $(patsubst %.c,$(B)/obj-mutants/%.o,$(SRC_scheduler))
 $(B)/tests/sim: $(call OBJ,tests/sim/main.c) $(OBJ_sim) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)

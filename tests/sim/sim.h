@@ -189,6 +189,8 @@ struct sim {
     uint64_t *epochs;
     size_t epoch_count, epoch_cap;
 
+    uint64_t progress_ms;    /* when a record was last done for good, or a job ended */
+    uint64_t best[MAX_JOBS][3], longest_ms;
     uint64_t steps, commits, crashes, restarts, cuts, stale, probes, quarantines, kills;
 };
 
@@ -197,6 +199,25 @@ void sim_to_daemon(struct sim *m, struct sim_worker *w, struct parcel *p);
 void sim_notice(struct sim *m, struct sim_worker *w, struct parcel *p);
 struct parcel *parcel_new(struct sim *m, enum sched_event_kind kind);
 void parcel_free(struct parcel *p);
+
+/* The queue and the network: net.c */
+struct item *sim_pop(struct sim *m);
+void sim_item_free(struct item *it);
+void sim_to_worker(struct sim *m, size_t index, const struct sched_action *a);
+struct sim_worker *sim_worker_by_id(struct sim *m, uint64_t id);
+
+int sim_lost(struct sim *m, const struct sim_worker *w);
+uint64_t sim_delay(struct sim *m);
+
+/* The daemon and its operators: daemon.c */
+void daemon_up(struct sim *m);
+void daemon_down(struct sim *m);
+void daemon_crash(struct sim *m);
+int daemon_step(struct sim *m, struct sched_event *ev);
+void daemon_synced(struct sim *m);
+void daemon_hears(struct sim *m, struct item *it);
+void daemon_submit(struct sim *m, size_t k);
+void daemon_operate(struct sim *m);
 
 /* 0: every invariant held and every job came to its end. Else the failure is in m->failure. */
 int sim_run(struct sim *m, uint64_t seed, int trace);
