@@ -33,7 +33,13 @@ BINARY_SIGNED(BINARY_ROW, Fmod, RESULT_SAME, y == -1 ? 0 : x % y)
 BINARY_UNSIGNED(BINARY_ROW, Fmod, RESULT_SAME, x % y)
 static binary_row *const Fmod_rows[DT_END] = {ROWS_FLOAT(Fmod), ROWS_SIGNED(Fmod), ROWS_UNSIGNED(Fmod)};
 BINARY_SIGNED(BINARY_ROW, Mod, RESULT_SAME, y == -1 ? 0 : (x % y != 0 && (x < 0) != (y < 0)) ? x % y + y : x % y)
-static binary_row *const Mod_rows[DT_END] = {ROWS_SIGNED(Mod), ROWS_UNSIGNED(Fmod)};
+static double floor_mod(double x, double y)
+{
+    double r = fmod(x, y);
+    return r != 0 ? ((r < 0) != (y < 0) ? r + y : r) : copysign(0.0, y);
+}
+BINARY_FLOAT(BINARY_ROW, Mod, RESULT_SAME, floor_mod((double)x, (double)y))
+static binary_row *const Mod_rows[DT_END] = {ROWS_FLOAT(Mod), ROWS_SIGNED(Mod), ROWS_UNSIGNED(Fmod)};
 
 BINARY_FLOAT(BINARY_ROW, PRelu, RESULT_SAME, x < 0 ? x * y : x)
 BINARY_ROW(PRelu_I32, int32_t, int32_t, x < 0 ? (uint32_t)x * (uint32_t)y : (uint32_t)x)
@@ -86,10 +92,7 @@ static enum status Div_run(struct run *r, const struct node *n, struct err *e)
 
 static enum status Mod_shape(struct shaping *s, struct err *e)
 {
-    TRY(binary_shape(s, TYPES_NUMBER, 0, e));
-    if (dtype_is_float(s->in[0].dtype) && !node_int(s->node, "fmod", 0))
-        return node_error(s->node, e, "%s needs fmod = 1", dtype_name(s->in[0].dtype));
-    return ST_OK;
+    return binary_shape(s, TYPES_NUMBER, 0, e);
 }
 
 static enum status Mod_run(struct run *r, const struct node *n, struct err *e)

@@ -97,8 +97,11 @@ static enum status bits_shape(struct shaping *s, struct err *e)
 /* A shift by all bits or more leaves nothing. */
 BINARY_UNSIGNED(BINARY_ROW, Left, RESULT_SAME, y >= 8 * sizeof x ? 0 : (uint64_t)x << y)
 BINARY_UNSIGNED(BINARY_ROW, Right, RESULT_SAME, y >= 8 * sizeof x ? 0 : x >> y)
-static binary_row *const Left_rows[DT_END] = {ROWS_UNSIGNED(Left)};
-static binary_row *const Right_rows[DT_END] = {ROWS_UNSIGNED(Right)};
+/* To the right the sign comes in. */
+BINARY_SIGNED(BINARY_ROW, Left, RESULT_SAME, (uint64_t)y >= 8 * sizeof x ? 0 : (uint64_t)x << y)
+BINARY_SIGNED(BINARY_ROW, Right, RESULT_SAME, (uint64_t)y >= 8 * sizeof x ? (x < 0 ? -1 : 0) : x >> y)
+static binary_row *const Left_rows[DT_END] = {ROWS_SIGNED(Left), ROWS_UNSIGNED(Left)};
+static binary_row *const Right_rows[DT_END] = {ROWS_SIGNED(Right), ROWS_UNSIGNED(Right)};
 
 static enum status shift_check(struct node *n, struct err *e)
 {
@@ -110,7 +113,7 @@ static enum status shift_check(struct node *n, struct err *e)
 
 static enum status shift_shape(struct shaping *s, struct err *e)
 {
-    return binary_shape(s, TYPES_UNSIGNED, 0, e);
+    return binary_shape(s, TYPES_INT, 0, e);
 }
 
 static enum status shift_run(struct run *r, const struct node *n, struct err *e)

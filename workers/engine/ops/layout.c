@@ -67,6 +67,9 @@ static enum status block_run(struct run *r, const struct node *n, struct err *e)
         int crd = strcmp(node_string(n, "mode", "DCR"), "CRD") == 0;
         memcpy(dims, (int64_t[]){x->dims[0], c, x->dims[2], b, x->dims[3], b}, sizeof dims);
         memcpy(step, (int64_t[]){in[0], crd ? b * b * in[1] : in[1], in[2], (crd ? b : b * c) * in[1], in[3], (crd ? 1 : c) * in[1]}, sizeof step);
+    } else if (strcmp(node_string(n, "mode", "DCR"), "CRD") == 0) { /* channel, row in block, column in block, row, column */
+        memcpy(dims, (int64_t[]){x->dims[0], x->dims[1], b, b, y->dims[2], y->dims[3]}, sizeof dims);
+        memcpy(step, (int64_t[]){in[0], in[1], in[2], in[3], b * in[2], b * in[3]}, sizeof step);
     } else { /* row in block, column in block, channel, row, column */
         memcpy(dims, (int64_t[]){x->dims[0], b, b, x->dims[1], y->dims[2], y->dims[3]}, sizeof dims);
         memcpy(step, (int64_t[]){in[0], in[2], in[3], in[1], b * in[2], b * in[3]}, sizeof step);

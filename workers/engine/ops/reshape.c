@@ -209,6 +209,27 @@ static enum status unsqueeze_shape(struct shaping *s, struct err *e)
     return sizes_told(s, e);
 }
 
+/* BitCast: the same bytes as another type of the same size. */
+static enum status bitcast_shape(struct shaping *s, struct err *e)
+{
+    int64_t to = node_int(s->node, "to", 0);
+    TRY(arg_type(s, 0, TYPES_NUMBER | TYPE(BOOL), e));
+    if (to <= 0 || to >= DT_END || !((TYPES_NUMBER | TYPE(BOOL)) >> to & 1) || dtype_bytes((enum dtype)to) != dtype_bytes(s->in[0].dtype))
+        return node_error(s->node, e, "the bytes of %s cannot be read as %s", dtype_name(s->in[0].dtype),
+                          dtype_name(to > 0 && to < 64 ? (enum dtype)to : DT_NONE));
+    type_tensor(&s->out[0], (enum dtype)to, s->in[0].rank, s->in[0].dims);
+    return ST_OK;
+}
+
+static enum status bitcast_run(struct run *r, const struct node *n, struct err *e)
+{
+    (void)n, (void)e;
+    const struct tensor *x = run_in(r, 0);
+    if (run_out(r, 0) && tensor_count(x))
+        memcpy(tensor_data(run_out(r, 0)), tensor_data(x), (size_t)tensor_count(x) * dtype_bytes(x->dtype));
+    return ST_OK;
+}
+
 /* Dropout --------------------------------------------------------------------------------------------------------------------------- */
 
 static enum status dropout_shape(struct shaping *s, struct err *e)
@@ -255,6 +276,8 @@ const struct op_def ops_reshape[] = {
     ROW("Squeeze", 13, OPSET_ANY, 1, 2, squeeze_shape),
     ROW("Unsqueeze", 1, 12, 1, 1, unsqueeze_shape),
     ROW("Unsqueeze", 13, OPSET_ANY, 2, 2, unsqueeze_shape),
+    {.domain = "", .name = "BitCast", .since = 26, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1,
+     .shape = bitcast_shape, .run = bitcast_run, .follow = follow_elementwise},
     {.domain = "", .name = "Dropout", .since = 6, .until = 11, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 2, .flags = OP_VIEW,
      .shape = dropout_shape, .run = dropout_run, .follow = follow_elementwise},
     {.domain = "", .name = "Dropout", .since = 12, .until = OPSET_ANY, .min_in = 1, .max_in = 3, .min_out = 1, .max_out = 2, .flags = OP_VIEW,

@@ -1,4 +1,4 @@
-/* Order along an axis: ArgMax, ArgMin, TopK, CumSum. */
+/* Order along an axis: ArgMax, ArgMin, TopK, CumSum, CumProd. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -277,13 +277,13 @@ static enum status cumsum_shape(struct shaping *s, struct err *e)
         T *q = tensor_data(y);                                                           \
         for (int64_t o = 0; o < outer; o++)                                              \
             for (int64_t c = 0; c < inner; c++) {                                        \
-                U sum = 0;                                                               \
+                U sum = (U)product;                                                      \
                 for (int64_t i = 0; i < n; i++) {                                        \
                     int64_t at = (o * n + (reverse ? n - 1 - i : i)) * inner + c;        \
                     U v = (U)p[at];                                                      \
                     if (exclusive)                                                       \
                         q[at] = (T)sum;                                                  \
-                    sum += v;                                                            \
+                    sum = product ? sum * v : sum + v;                                   \
                     if (!exclusive)                                                      \
                         q[at] = (T)sum;                                                  \
                 }                                                                        \
@@ -299,7 +299,7 @@ static enum status cumsum_run(struct run *r, const struct node *node, struct err
     if (!y)
         return ST_OK;
     TRY(axis_in(node, tensor_i64(run_in(r, 1), 0), (int)x->rank, &axis, e));
-    int reverse = node_int(node, "reverse", 0) != 0, exclusive = node_int(node, "exclusive", 0) != 0;
+    int product = strcmp(node->op, "CumProd") == 0, reverse = node_int(node, "reverse", 0) != 0, exclusive = node_int(node, "exclusive", 0) != 0;
     sizes(x, axis, &outer, &n, &inner);
     switch (x->dtype) {
     case DT_F32:
@@ -321,11 +321,11 @@ static enum status cumsum_run(struct run *r, const struct node *node, struct err
     default:
         for (int64_t o = 0; o < outer; o++)
             for (int64_t c = 0; c < inner; c++) {
-                float sum = 0, v;
+                float sum = (float)product, v;
                 for (int64_t i = 0; i < n; i++) {
                     int64_t at = (o * n + (reverse ? n - 1 - i : i)) * inner + c;
                     half_widen(x->dtype, 1, (const uint16_t *)tensor_data(x) + at, 1, &v);
-                    float next = sum + v;
+                    float next = product ? sum * v : sum + v;
                     half_narrow(x->dtype, 1, exclusive ? &sum : &next, (uint16_t *)tensor_data(y) + at);
                     sum = next;
                 }
@@ -358,6 +358,8 @@ const struct op_def ops_topk[] = {
     {.domain = "", .name = "TopK", .since = 10, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 2, .shape = topk_shape,
      .run = topk_run, .follow = off_axis},
     {.domain = "", .name = "CumSum", .since = 11, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,
+     .shape = cumsum_shape, .run = cumsum_run, .follow = cumsum_follow},
+    {.domain = "", .name = "CumProd", .since = 26, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,
      .shape = cumsum_shape, .run = cumsum_run, .follow = cumsum_follow},
     {0},
 };
