@@ -4,6 +4,9 @@
 #define EBB_OPS_TABLES_H
 
 #define OP_TABLES(X) \
+    X(ops_col2im) \
+    X(ops_roi) \
+    X(ops_grid_sample) \
     X(ops_rnn) \
     X(ops_resize) \
     X(ops_quantize) \
