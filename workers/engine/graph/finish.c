@@ -636,8 +636,26 @@ static enum status plan(struct graph *g, struct err *e)
     return st;
 }
 
+/* Nodes whose outputs others make now. */
+static void drop_emptied(struct graph *g)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        struct node *n = g->nodes[i];
+        int makes = 0;
+        for (uint32_t k = 0; k < n->n_out; k++)
+            makes |= n->out[k] >= 0;
+        if (makes)
+            g->nodes[kept++] = n;
+        else
+            node_free(n);
+    }
+    g->n_nodes = kept;
+}
+
 enum status graph_rework(struct graph *g, struct err *e)
 {
+    drop_emptied(g);
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         struct node *n = g->nodes[i];
         if (n->def)

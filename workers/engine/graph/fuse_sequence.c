@@ -66,11 +66,12 @@ static const struct tensor *leading_positions(const struct graph *g, int32_t v, 
         return NULL;
     const struct tensor *rows = constant_of(g, n->in[0]);
     const struct type *t = &g->values[v].type;
-    if (!rows || rows->dtype != DT_I64 || rows->rank != 2 || rows->dims[0] != 1 || t->rank != 2 || dim_known(t->dims[1]) ||
+    const dim *end = n->in[2] >= 0 && g->values[n->in[2]].type.kind == VALUE_TENSOR ? g->values[n->in[2]].type.values : NULL;
+    if (!rows || rows->dtype != DT_I64 || rows->rank != 2 || rows->dims[0] != 1 || t->rank != 2 || !end || dim_known(end[0]) ||
         !constant_is(g, n->in[1], 0) || (n->n_in > 3 && n->in[3] >= 0 && !constant_is(g, n->in[3], 1)) ||
         (n->n_in > 4 && n->in[4] >= 0 && !constant_is(g, n->in[4], 1)))
         return NULL;
-    *length = t->dims[1];
+    *length = end[0]; /* more than there are positions is refused when it runs */
     return rows;
 }
 

@@ -82,8 +82,9 @@ static enum seen of_node(const struct shaping *s, const enum seen *in, dim batch
             const struct type *t = &s->out[o];
             if (t->kind != VALUE_TENSOR || t->rank < (tokens ? 2 : 1))
                 return SEEN_OTHER;
-            /* both count from the right where positions [1, length] meet tokens [batch, length] */
-            if (n->def->follow(s, i, 0, o) != 0 || (tokens && n->def->follow(s, i, 1, o) != 1))
+            /* positions are [1, length, ...]: the same rows for each text */
+            int shared = tokens && s->in[i].rank == t->rank && s->in[i].dims[0] == 1;
+            if ((!shared && n->def->follow(s, i, 0, o) != 0) || (tokens && n->def->follow(s, i, 1, o) != 1))
                 return SEEN_OTHER;
             if (t->dims[0] != batch && !(tokens && t->dims[0] == 1))
                 return SEEN_OTHER;

@@ -81,6 +81,9 @@ enum status arg_ints(const struct shaping *s, uint32_t i, uint32_t cap, int64_t 
 enum status arg_dims(const struct shaping *s, uint32_t i, uint32_t cap, dim *out, uint32_t *count, enum arg *got, struct err *e)
 {
     TRY(arg_ints(s, i, cap, out, count, got, e));
+    for (uint32_t k = 0; *got == ARG_KNOWN && k < *count; k++)
+        if (out[k] < DIM_LEAST) /* "from the very start", as exporters write it; what lies there names expressions */
+            out[k] = DIM_LEAST;
     if (*got != ARG_UNKNOWN)
         return ST_OK;
     uint32_t c = 0;
