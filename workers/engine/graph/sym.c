@@ -385,6 +385,20 @@ dim dim_max(struct syms *s, dim a, dim b)
     return o == 2 ? other(s, ATOM_MAX, a, b) : o >= 0 ? a : b;
 }
 
+int dim_uses(const struct syms *s, dim d, int symbol)
+{
+    const struct expr *x = expr_of(s, d);
+    if (!x)
+        return !dim_known(d);
+    for (uint32_t i = 0; i < x->n; i++)
+        for (uint32_t k = 0; k < x->term[i].n; k++) {
+            const struct atom *a = &s->atom[x->term[i].atom[k]];
+            if (a->kind == ATOM_SYMBOL ? (int)a->number == symbol : dim_uses(s, a->a, symbol) || dim_uses(s, a->b, symbol))
+                return 1;
+        }
+    return 0;
+}
+
 /* Values and text -------------------------------------------------------------------------------------------------------------------- */
 
 /* Atoms are made of older ones, so that this ends. */

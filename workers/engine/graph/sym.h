@@ -47,6 +47,8 @@ dim dim_max(struct syms *s, dim a, dim b);
 dim dim_value(const struct syms *s, dim d, const int64_t *value, uint32_t count);
 /* Its number among the symbols, or -1 when it is not just a symbol. */
 int dim_symbol(const struct syms *s, dim d);
+/* Does d depend on symbol number i (or on something unknown)? */
+int dim_uses(const struct syms *s, dim d, int symbol);
 uint32_t syms_count(const struct syms *s);
 
 #endif
