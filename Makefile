@@ -86,6 +86,7 @@ SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/t
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
 # ops of images and sequences, and what they share
+SRC_engine += workers/engine/ops/signal.c
 SRC_engine += workers/engine/ops/grid_sample.c workers/engine/ops/roi.c workers/engine/ops/col2im.c
 SRC_engine += workers/engine/ops/panel.c workers/engine/ops/rnn.c
 SRC_engine += workers/engine/cpu/conv_reference.c workers/engine/ops/wide.c workers/engine/ops/space.c workers/engine/ops/acts.c \

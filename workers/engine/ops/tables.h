@@ -4,6 +4,7 @@
 #define EBB_OPS_TABLES_H
 
 #define OP_TABLES(X) \
+    X(ops_signal) \
     X(ops_col2im) \
     X(ops_roi) \
     X(ops_grid_sample) \
