@@ -49,7 +49,7 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/npy.c storage/fixed.c storage/reader.c storage/record.c \
                  storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
-                 storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/modeldir.c
+                 storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/onnxdir.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
                  scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/view.c scheduler/sched.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \

@@ -12,7 +12,8 @@
 #include "workers/engine/onnx/onnx.h"
 
 static int constants, symbolic, verbose;
-static const char *isa;
+static const char *isa, *tolerance;
+static double absolute = 1e-7;
 
 enum verdict { PASSED, FAILED, UNSUPPORTED };
 static const char *const verdicts[] = {"passed", "failed", "unsupported"};
@@ -71,7 +72,7 @@ static int near(double got, double want, enum dtype d)
 {
     if (isnan(want) || isnan(got))
         return isnan(want) && isnan(got);
-    return got == want || fabs(got - want) <= 1e-7 + (d == DT_BF16 ? 0x1p-7 : 1e-3) * fabs(want);
+    return got == want || fabs(got - want) <= absolute + (d == DT_BF16 ? 0x1p-7 : 1e-3) * fabs(want);
 }
 
 static int same_tensor(const struct tensor *got, const struct tensor *want, char *why, size_t cap)
@@ -366,6 +367,9 @@ static int run_test(int operand_count, char **operands)
 {
     struct tally t = {0};
     struct err e;
+    char *end = NULL;
+    if (tolerance && (absolute = strtod(tolerance, &end), *end || end == tolerance || !(absolute >= 0 && absolute < 1e9)))
+        return fail_with(ST_USER, "--tolerance '%s' is no number", tolerance);
     enum status st = cpu_kernels(isa, &t.kernels, &e);
     for (int i = 0; i < operand_count && st == ST_OK; i++)
         st = test_tree(&t, operands[i], 0, &e);
@@ -386,11 +390,12 @@ static const struct opt test_opts[] = {
     {.name = "symbolic", .type = OPT_FLAG, .value = &symbolic, .help = "forget the sizes of inputs first: they are told when the model runs"},
     {.name = "isa", .type = OPT_TEXT, .value = &isa, .arg = "NAME", .help = "auto, avx512, avx2 or generic (default: auto)"},
     {.name = "all", .type = OPT_FLAG, .value = &verbose, .help = "name the tests that passed too"},
+    {.name = "tolerance", .type = OPT_TEXT, .value = &tolerance, .arg = "X", .help = "what results may differ by, besides a thousandth (default: 1e-7)"},
     ROW_JSON,
 };
 static const struct opt_command test_table = {.name = "ebb model test", .operands = "DIR...", .summary = "run ONNX test directories",
                                               .details = "A test is a directory with model.onnx and test_data_set_N/{input,output}_K.pb; a directory of such is searched for them. "
-                                                         "Results may differ by 1e-7 + 0.001 of what is expected, as ONNX's own runner allows.",
+                                                         "Results may differ by 1e-7 and a thousandth of what is expected, as ONNX's own runner allows.",
                                               .examples = "  ebb model test /usr/share/libonnx-testdata/data/simple", .opts = test_opts, .opt_count = COUNT(test_opts),
                                               .operands_min = 1, .operands_max = 1000};
 const struct command command_model_test = {.name = "model test", .group = "On this machine", .table = &test_table, .run = run_test};

@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "base/mem.h"
+#include "storage/onnxdir.h"
 
 enum { JSON_MAX_BYTES = 64 << 20, READ_BYTES = 1 << 20 };
 
@@ -149,7 +150,7 @@ static int ends_with(const char *s, const char *tail)
     return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
-static enum status list_own(const char *dir, struct names *l, struct err *e)
+static enum status list_own(const char *dir, int onnx, struct names *l, struct err *e)
 {
     static const char *const wanted[] = {"config.json",           "tokenizer.json",          "vocab.txt",
                                          "tokenizer_config.json", "special_tokens_map.json", "modules.json",
@@ -165,7 +166,7 @@ static enum status list_own(const char *dir, struct names *l, struct err *e)
     }
     enum status st = ST_OK;
     for (struct dirent *x; st == ST_OK && (x = readdir(d));) {
-        int take = ends_with(x->d_name, ".safetensors") || ends_with(x->d_name, ".safetensors.index.json");
+        int take = !onnx && (ends_with(x->d_name, ".safetensors") || ends_with(x->d_name, ".safetensors.index.json"));
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted && !take; i++)
             take = strcmp(x->d_name, wanted[i]) == 0;
         if (take)
@@ -239,19 +240,36 @@ static enum status digest_file(const char *dir, const char *name, XXH3_state_t *
     return st;
 }
 
-enum status modeldir_digest(const char *dir, struct model_digest *out, struct err *e)
+static enum status add_name(void *arg, const char *name, struct err *e)
 {
+    return names_add(arg, mem_strdup(name), e);
+}
+
+enum status modeldir_digest(const char *path, struct model_digest *out, struct err *e)
+{
+    char *folder = NULL, *file = NULL;
+    const char *dir = path;
+    struct err why;
     struct names l = {0};
     struct model_digest d = {0};
     void *block = NULL;
     XXH3_state_t *x = NULL;
-    enum status st = list_own(dir, &l, e);
+    enum status st = onnxdir_find(path, &folder, &file, &why);
+    if (st == ST_OK)
+        dir = folder;
+    else if (st != ST_NOT_FOUND)
+        return err_set(e, st, "%s", why.text);
+    st = list_own(dir, folder != NULL, &l, e);
     if (st == ST_OK)
         st = list_modules(dir, &l, e);
+    if (st == ST_OK && file)
+        st = add_name(&l, file, e);
+    if (st == ST_OK && file)
+        st = onnxdir_external(dir, file, add_name, &l, e);
     if (st != ST_OK)
         goto done;
     names_sort(&l);
-    int has_config = 0;
+    int has_config = file != NULL; /* an ONNX file is enough */
     for (size_t i = 0; i < l.n; i++)
         has_config |= strcmp(l.name[i], "config.json") == 0;
     if (!has_config) {
@@ -285,5 +303,7 @@ done:
     XXH3_freeState(x);
     mem_free(block);
     names_release(&l);
+    mem_free(folder);
+    mem_free(file);
     return st;
 }
