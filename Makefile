@@ -79,13 +79,15 @@ SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engin
               workers/engine/ops/expand.c workers/engine/ops/pad.c workers/engine/ops/shapes.c workers/engine/ops/nonzero.c \
               workers/engine/ops/layout.c workers/engine/ops/reduce.c workers/engine/ops/softmax.c workers/engine/ops/topk.c \
               workers/engine/ops/product.c workers/engine/ops/matmul.c workers/engine/ops/gemm.c workers/engine/ops/einsum.c \
-              workers/engine/ops/det.c workers/engine/ops/nms.c
+              workers/engine/ops/det.c workers/engine/ops/nms.c workers/engine/ops/crop.c
 SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c
 SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c
 # compiled once per instruction set, see the rule below
-SRC_isa    := workers/engine/cpu/kernels.c workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
+SRC_isa    := workers/engine/cpu/products.c workers/engine/cpu/finish.c workers/engine/cpu/attention.c workers/engine/cpu/rows.c \
+              workers/engine/cpu/table.c
 # ops of images and sequences, and what they share
+SRC_engine += workers/engine/ops/sdpa.c workers/engine/ops/attention_std.c workers/engine/ops/rotary.c
 SRC_engine += workers/engine/ops/signal.c
 SRC_engine += workers/engine/ops/grid_sample.c workers/engine/ops/roi.c workers/engine/ops/col2im.c
 SRC_engine += workers/engine/ops/panel.c workers/engine/ops/rnn.c
@@ -94,7 +96,10 @@ SRC_engine += workers/engine/cpu/conv_reference.c workers/engine/ops/wide.c work
               workers/engine/ops/max_unpool.c workers/engine/ops/channel_norm.c workers/engine/ops/layer_norm.c workers/engine/ops/lrn.c \
               workers/engine/ops/quantize.c workers/engine/ops/quant.c workers/engine/ops/mm.c workers/engine/ops/qmatmul.c \
               workers/engine/ops/qconv.c workers/engine/ops/qlinear.c workers/engine/ops/resize.c
-ISAS       := avx512 avx2 generic
+ISAS       := avx512bf16 avx512vnni avx512 avx2vnni avx2 generic
+# those that need no more than these three
+SRC_isa_few := workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
+ISAS_few    := avx512 avx2 generic
 SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
               workers/pipeline/models.c workers/pipeline/pipeline.c workers/main.c

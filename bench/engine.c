@@ -126,7 +126,7 @@ static double bench_linear(const struct kernels *k, uint32_t n, uint32_t in)
     struct linear_job job[MAX_THREADS];
     void *arg[MAX_THREADS];
     float *w = mem_zalloc(sizeof(float) * (size_t)n * in), *bias = mem_zalloc(sizeof(float) * n);
-    if (!w || !bias || linear_init(&l, k, n, in, NULL) != ST_OK)
+    if (!w || !bias || linear_init(&l, k, PREC_F32, n, in, NULL) != ST_OK)
         abort();
     for (size_t i = 0; i < (size_t)n * in; i++)
         w[i] = (float)(i % 97) / 97;

@@ -57,17 +57,28 @@ $(B)/obj/%.o: %.c $(B)/flags | $(B)/gen/wire/ebb.pb-c.h $(ONNX_GEN)
 	$(Q)$(CC) $(CFLAGS) $(PKG_CFLAGS) -MMD -MP -c $< -o $@
 
 # The kernels, once per instruction set: the same source, the same bits (docs/engine.md)
-ISA_avx512  := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mprefer-vector-width=512 -DISA=avx512 -DISA_LEVEL=3
-ISA_avx2    := -O3 -mavx2 -mfma -DISA=avx2 -DISA_LEVEL=2
-ISA_generic := -O3 -DISA=generic -DISA_LEVEL=1
-OBJ_isa := $(foreach isa,$(ISAS),$(patsubst %.c,$(B)/obj/%.$(isa).o,$(SRC_isa)))
+ISA_512        := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mprefer-vector-width=512 -DISA_LEVEL=3
+ISA_avx512bf16 := $(ISA_512) -mavx512vnni -mavx512bf16 -DEBB_VNNI -DEBB_BF16 -DISA=avx512bf16
+ISA_avx512vnni := $(ISA_512) -mavx512vnni -DEBB_VNNI -DISA=avx512vnni
+ISA_avx512     := $(ISA_512) -DISA=avx512
+ISA_avx2vnni   := -O3 -mavx2 -mfma -mavxvnni -DEBB_VNNI -DISA=avx2vnni -DISA_LEVEL=2
+ISA_avx2       := -O3 -mavx2 -mfma -DISA=avx2 -DISA_LEVEL=2
+ISA_generic    := -O3 -DISA=generic -DISA_LEVEL=1
+# Tests run the tables of levels 2 and 3 on any processor, with SIMDe in the place of the instructions
+ISA_emulated512bf16 := -DEBB_EMULATE -DEBB_VNNI -DEBB_BF16 -DISA=emulated512bf16 -DISA_LEVEL=3 -Wno-psabi -Wno-maybe-uninitialized
+ISA_emulated512     := -DEBB_EMULATE -DISA=emulated512 -DISA_LEVEL=3 -Wno-psabi -Wno-maybe-uninitialized
+ISA_emulated256vnni := -DEBB_EMULATE -DEBB_VNNI -DISA=emulated256vnni -DISA_LEVEL=2 -Wno-psabi -Wno-maybe-uninitialized
+ISAS_test := emulated512bf16 emulated512 emulated256vnni
+OBJ_isa_test := $(foreach isa,$(ISAS_test),$(patsubst %.c,$(B)/obj/%.$(isa).o,$(SRC_isa)))
+OBJ_isa := $(foreach isa,$(ISAS),$(patsubst %.c,$(B)/obj/%.$(isa).o,$(SRC_isa))) \
+           $(foreach isa,$(ISAS_few),$(patsubst %.c,$(B)/obj/%.$(isa).o,$(SRC_isa_few)))
 define ISA_RULE
 $(B)/obj/%.$(1).o: %.c $(B)/flags
 	@mkdir -p $$(@D)
 	@echo '  CC    $$< ($(1))'
 	$(Q)$(CC) $(CFLAGS) $(ISA_$(1)) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@
 endef
-$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+$(foreach isa,$(ISAS) $(ISAS_test),$(eval $(call ISA_RULE,$(isa))))
 
 # Libraries ------------------------------------------------------------------------------------------------------------------------
 define LIB_RULE
@@ -88,7 +99,7 @@ $(eval $(call LIB_RULE,worker,$(call OBJ,$(filter-out %/main.c,$(SRC_worker)))))
 $(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
 $(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
 # helpers of tests; an archive, so that each test takes only what it uses
-$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/files.c)))
+$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/files.c) $(OBJ_isa_test)))
 
 LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
 $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)

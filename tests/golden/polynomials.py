@@ -73,5 +73,28 @@ def fit_erf(over=5, under=5, end=3.85):
     print("absolute error", np.max(abs(np.float64(y) - [math.erf(float(v)) for v in x])))
 
 
+def fit_log(terms=9):
+    low, high = math.sqrt(0.5) - 1, math.sqrt(2) - 1
+    f = (np.cos(np.pi * (np.arange(6000) + 0.5) / 6000) + 1) / 2 * (high - low) + low
+    want = np.array([(math.log1p(v) - v + v * v / 2) / v**3 if abs(v) > 1e-2 else 1 / 3 - v / 4 + v * v / 5 - v**3 / 6 for v in f])
+    relative, w = abs(f**3 / np.log1p(f)), np.ones_like(f)
+    a = np.vander(f, terms, increasing=True)
+    for _ in range(60):
+        root = (relative + 1e-4) * np.sqrt(w)
+        c = np.linalg.lstsq(a * root[:, None], want * root, rcond=None)[0]
+        w = reweight(w, abs((a @ c - want) * relative))
+    c = [f32(v) for v in c]
+    x = np.exp(np.linspace(-80, 80, 2000001)).astype(f32)
+    m, e = np.frexp(x)
+    small = m < f32(math.sqrt(0.5))
+    m, e = np.where(small, m * f32(2), m).astype(f32), np.where(small, e - 1, e).astype(f32)
+    f = m - f32(1)
+    y = mul_add(e, f32(math.log(2) - 0.693359375), f * f * f * horner(c, f))
+    y = mul_add(e, f32(0.693359375), f + mul_add(f * f, f32(-0.5), y))
+    want = np.log(np.float64(x))
+    print("LOG_P", [float(v).hex() for v in c], "error over max(|log|, 1)", np.max(abs(y - want) / np.maximum(abs(want), 1)))
+
+
 fit_exp()
 fit_erf()
+fit_log()

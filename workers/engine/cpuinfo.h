@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "workers/engine/cpu/kernels.h"
 
-/* isa: NULL or "auto" for the best there is, else "avx512", "avx2", "generic". ST_USER when the name is unknown or the
+/* isa: NULL or "auto" for the best there is, else "avx512bf16", "avx512vnni", "avx512", "avx2vnni", "avx2", "generic". ST_USER when the name is unknown or the
    processor lacks it. */
 MUST_USE enum status cpu_kernels(const char *isa, const struct kernels **out, struct err *e);
 

@@ -106,7 +106,7 @@ static enum status cut_heads(struct loading *l, struct relative *r, const float 
     for (uint32_t h = 0; h < r->heads && st == ST_OK; h++) {
         for (uint32_t i = 0; i < r->rows; i++)
             memcpy(w + (size_t)i * r->dim, x + i * ld + (size_t)h * r->dim, r->dim * sizeof *w);
-        st = linear_init(&heads[h], l->kernels, r->rows, r->dim, e);
+        st = linear_init(&heads[h], l->kernels, PREC_F32, r->rows, r->dim, e);
         if (st == ST_OK)
             linear_set(&heads[h], 0, r->rows, w, zeros);
     }
@@ -122,7 +122,7 @@ static enum status project(struct loading *l, struct relative *r, const char *la
     float *x = NULL;
     const char *word = c->relative.shared ? (what[0] == 'k' ? "key_proj" : "query_proj") : what[0] == 'k' ? "pos_key_proj" : "pos_query_proj";
     snprintf(name, sizeof name, "%s.attention.self.%s", layer, word);
-    l->bytes += r->heads * linear_bytes(l->kernels, r->rows, r->dim);
+    l->bytes += r->heads * linear_packed_bytes(l->kernels, PREC_F32, r->rows, r->dim);
     uint64_t counted = l->parameters, bytes = l->bytes;
     enum status st = loading_linear(l, c->hidden, c->hidden, &projection, e);
     if (st == ST_OK)

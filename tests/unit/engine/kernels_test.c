@@ -15,12 +15,10 @@
 #include "workers/engine/cpuinfo.h"
 #include "workers/engine/ops/linear.h"
 
-/* The tile shapes of AVX-512 on whatever processor this is: kernels_wide */
-#define ISA wide
-#define ISA_LEVEL 3
-#include "workers/engine/cpu/kernels.c"
+/* The tables of AVX-512 and AVX-VNNI on whatever processor this is */
+extern const struct kernels kernels_emulated512bf16, kernels_emulated512, kernels_emulated256vnni;
 
-static const struct kernels *fast[4];
+static const struct kernels *fast[9];
 static int fast_n;
 
 static uint64_t seed = 1;
@@ -81,39 +79,69 @@ static void same(const float *a, size_t lda, const float *b, size_t ldb, size_t 
 static int pick_kernels(void **state)
 {
     (void)state;
-    static const char *const names[] = {"avx512", "avx2", "generic"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"avx512bf16", "avx512vnni", "avx512", "avx2vnni", "avx2", "generic"};
+    for (int i = 0; i < 6; i++) {
         struct err e;
         if (cpu_kernels(names[i], &fast[fast_n], &e) == ST_OK)
             fast_n++;
         else
             print_message("not tested here: %s\n", e.text);
     }
-    fast[fast_n++] = &kernels_wide;
+    fast[fast_n++] = &kernels_emulated512bf16;
+    fast[fast_n++] = &kernels_emulated512;
+    fast[fast_n++] = &kernels_emulated256vnni;
     return 0;
 }
 
-static void check_linear(uint32_t m, uint32_t n, uint32_t k, enum act act, int with_res)
+/* Same class: same bits. x86-bf16-dp is a class of its own, near the other. */
+static void compare_classes(const struct kernels *k, enum precision p, const float *got, const float *want, size_t ld, uint32_t m, uint32_t n,
+                            float size, const char *what)
+{
+    if (strcmp(k->product[p].numerics, kernels_reference.product[p].numerics) == 0) {
+        same(got, ld, want, ld, m, n, what);
+        return;
+    }
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            if (!(fabsf(got[i * ld + j] - want[i * ld + j]) <= 1e-6f * size))
+                fail_msg("%s: row %u, element %u: %g, not near %g", what, i, j, (double)got[i * ld + j], (double)want[i * ld + j]);
+}
+
+static void check_linear(enum precision p, uint32_t m, uint32_t n, uint32_t k, enum act act, int with_res)
 {
     size_t lda = k + below(20), ldc = n + below(20), ldr = n + below(20);
     float *a = randoms(m * lda, 2), *w = randoms((size_t)n * k, 1), *bias = randoms(n, 1), *res = randoms(m * ldr, 1);
-    float *want = guarded(m, ldc), *got = NULL;
-    struct linear l;
-    assert_int_equal(linear_init(&l, &kernels_reference, n, k, NULL), ST_OK);
+    float *want = guarded(m, ldc), *got = NULL, *turned = floats((size_t)n * k);
+    struct linear l, other;
+    struct epilogue e = {.act = act, .p = 0.3f, .q = 0.6f, .res = with_res ? res : NULL, .ldres = ldr, .res_first = with_res > 1};
+    for (uint32_t j = 0; j < n; j++)
+        for (uint32_t i = 0; i < k; i++)
+            turned[(size_t)i * n + j] = w[(size_t)j * k + i];
+    assert_int_equal(linear_init(&l, &kernels_reference, p, n, k, NULL), ST_OK);
     linear_set(&l, 0, n, w, bias);
-    linear_run(&l, m, a, lda, act, with_res ? res : NULL, ldr, want, ldc);
+    linear_apply(&l, m, a, lda, &e, want, ldc);
     linear_release(&l);
     for (int i = 0; i < fast_n; i++) {
         char what[128];
-        snprintf(what, sizeof what, "%s: %u x %u x %u, act %d, residual %d", fast[i]->name, m, n, k, (int)act, with_res);
+        snprintf(what, sizeof what, "%s, precision %d: %u x %u x %u, act %d, residual %d", fast[i]->name, (int)p, m, n, k, (int)act, with_res);
         got = guarded(m, ldc);
-        assert_int_equal(linear_init(&l, fast[i], n, k, NULL), ST_OK);
+        assert_int_equal(linear_init(&l, fast[i], p, n, k, NULL), ST_OK);
         uint32_t part = below(n + 1); /* as two projections that share a product */
-        linear_set(&l, 0, part, w, bias);
-        linear_set(&l, part, n - part, w + (size_t)part * k, bias + part);
-        linear_run(&l, m, a, lda, act, with_res ? res : NULL, ldr, got, ldc);
+        if (below(2)) {
+            linear_set(&l, 0, part, w, bias);
+            linear_set(&l, part, n - part, w + (size_t)part * k, bias + part);
+        } else
+            linear_set_strided(&l, 0, n, turned, 1, n, bias);
+        size_t size = linear_packed_bytes(fast[i], p, n, k); /* as if it came from a file */
+        void *block = mem_aligned(size);
+        assert_non_null(block);
+        memcpy(block, l.packed, size);
         linear_release(&l);
-        same(got, ldc, want, ldc, m, n, what);
+        linear_bind(&other, fast[i], p, n, k, block);
+        linear_apply(&other, m, a, lda, &e, got, ldc);
+        linear_release(&other);
+        compare_classes(fast[i], p, got, want, ldc, m, n, (float)k * 4 + 4, what);
+        mem_free(block);
         mem_free(got);
     }
     mem_free(a);
@@ -121,23 +149,27 @@ static void check_linear(uint32_t m, uint32_t n, uint32_t k, enum act act, int w
     mem_free(bias);
     mem_free(res);
     mem_free(want);
+    mem_free(turned);
 }
 
 static void linear_equals_reference(void **state)
 {
     (void)state;
-    for (int i = 0; i < 150; i++)
-        check_linear(1 + below(40), 1 + below(100), 1 + below(90), (enum act)below(4), (int)below(2));
-    /* beyond one block of k, one block of rows, and the exact edges of tiles and panels */
-    check_linear(7, 33, 385, ACT_NONE, 1);
-    check_linear(14, 64, 768, ACT_GELU, 0);
-    check_linear(5, 40, 1153, ACT_GELU_TANH, 1);
-    check_linear(97, 32, 65, ACT_NONE, 0);
-    check_linear(193, 17, 31, ACT_RELU, 1);
-    check_linear(1, 1, 1, ACT_NONE, 0);
-    check_linear(6, 16, 384, ACT_NONE, 1);
-    check_linear(13, 48, 384, ACT_GELU, 0);
-    check_linear(15, 50, 70, ACT_TANH, 0);
+    for (enum precision p = 0; p < PRECISIONS; p++) {
+        for (int i = 0; i < 100; i++)
+            check_linear(p, 1 + below(40), 1 + below(100), 1 + below(90), (enum act)below(ACT_EXP), (int)below(3));
+        /* beyond one block of k, one block of rows, and the exact edges of tiles and panels */
+        check_linear(p, 7, 33, 385, ACT_NONE, 1);
+        check_linear(p, 14, 64, 768, ACT_GELU, 0);
+        check_linear(p, 5, 40, 1153, ACT_GELU_TANH, 1);
+        check_linear(p, 3, 17, 3075, ACT_NONE, 1);
+        check_linear(p, 97, 32, 65, ACT_NONE, 0);
+        check_linear(p, 193, 17, 31, ACT_RELU, 1);
+        check_linear(p, 1, 1, 1, ACT_NONE, 0);
+        check_linear(p, 6, 16, 384, ACT_NONE, 1);
+        check_linear(p, 13, 48, 384, ACT_GELU, 0);
+        check_linear(p, 15, 50, 70, ACT_TANH, 2);
+    }
 }
 
 /* An element has the same bits whatever rows are beside it. */
@@ -148,7 +180,7 @@ static void linear_rows_are_independent(void **state)
     float *a = randoms(M * K, 1), *w = randoms(N * K, 1), *bias = randoms(N, 1);
     for (int i = 0; i < fast_n; i++) {
         struct linear l;
-        assert_int_equal(linear_init(&l, fast[i], N, K, NULL), ST_OK);
+        assert_int_equal(linear_init(&l, fast[i], PREC_F32, N, K, NULL), ST_OK);
         linear_set(&l, 0, N, w, bias);
         float *all = guarded(M, N), *some = guarded(M, N);
         linear_run(&l, M, a, K, ACT_GELU, NULL, 0, all, N);
@@ -178,7 +210,7 @@ static void linear_near_openblas(void **state)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1, a, (int)k, w, (int)k, 0, want, (int)n);
         for (int i = 0; i < fast_n; i++) {
             struct linear l;
-            assert_int_equal(linear_init(&l, fast[i], n, k, NULL), ST_OK);
+            assert_int_equal(linear_init(&l, fast[i], PREC_F32, n, k, NULL), ST_OK);
             linear_set(&l, 0, n, w, bias);
             linear_run(&l, m, a, k, ACT_NONE, NULL, 0, got, n);
             linear_release(&l);
@@ -338,7 +370,7 @@ static void ends_equal_reference(void **state)
 static void apply(const struct kernels *k, enum act act, uint32_t rows, const float *x, float *y)
 {
     struct linear l;
-    assert_int_equal(linear_init(&l, k, 1, 1, NULL), ST_OK);
+    assert_int_equal(linear_init(&l, k, PREC_F32, 1, 1, NULL), ST_OK);
     linear_set(&l, 0, 1, &(float){1}, &(float){0});
     linear_run(&l, rows, x, 1, act, NULL, 0, y, 1);
     linear_release(&l);
@@ -398,7 +430,7 @@ static void multiply_add_rounds_once(void **state)
         }
         for (int i = 0; i < fast_n; i++) {
             struct linear l;
-            assert_int_equal(linear_init(&l, fast[i], 1, 2, NULL), ST_OK);
+            assert_int_equal(linear_init(&l, fast[i], PREC_F32, 1, 2, NULL), ST_OK);
             linear_set(&l, 0, 1, w, &bias);
             linear_run(&l, ROWS, a, 2, ACT_NONE, NULL, 0, got, 1);
             linear_release(&l);
@@ -418,7 +450,7 @@ static void unknown_isa_is_refused(void **state)
     const struct kernels *k = NULL;
     struct err e;
     assert_int_equal(cpu_kernels("sse9", &k, &e), ST_USER);
-    assert_string_equal(e.text, "unknown instruction set 'sse9': it is one of auto, avx512, avx2, generic");
+    assert_string_equal(e.text, "unknown instruction set 'sse9': it is one of auto, avx512bf16, avx512vnni, avx512, avx2vnni, avx2, generic");
     assert_null(k);
     assert_int_equal(cpu_kernels("auto", &k, &e), ST_OK);
     assert_ptr_equal(k, fast[0]);

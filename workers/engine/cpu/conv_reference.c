@@ -94,7 +94,7 @@ const struct conv_kernels *conv_kernels_of(const struct kernels *k)
 {
     static const struct conv_kernels *const all[] = {&conv_avx512, &conv_avx2, &conv_generic};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!strcmp(k->name, all[i]->name))
+        if (!strncmp(k->name, all[i]->name, strlen(all[i]->name))) /* avx512vnni: avx512 */
             return all[i];
     return &conv_reference;
 }
@@ -113,8 +113,8 @@ void int_gemm_reference(const struct int_gemm *g)
 
 int_gemm_fn *int_gemm_of(const struct kernels *k)
 {
-    return !strcmp(k->name, "avx512") ? int_gemm_avx512
-           : !strcmp(k->name, "avx2") ? int_gemm_avx2
+    return !strncmp(k->name, "avx512", 6) ? int_gemm_avx512
+           : !strncmp(k->name, "avx2", 4) ? int_gemm_avx2
            : !strcmp(k->name, "generic") ? int_gemm_generic
                                          : int_gemm_reference;
 }

@@ -52,7 +52,7 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     int turned = node_int(n, "transposed", 0) != 0;
     int64_t k = w->dims[turned], outputs = w->dims[!turned];
     const float *p = tensor_data(w);
-    TRY(linear_init(&f->linear, n->kernels, (uint32_t)outputs, (uint32_t)k, e));
+    TRY(linear_init(&f->linear, n->kernels, PREC_F32, (uint32_t)outputs, (uint32_t)k, e));
     float *row = NULL, *zero = mem_zalloc((size_t)outputs * sizeof *zero);
     if (!zero || (!turned && !(row = mem_array((size_t)(k * outputs), sizeof *row)))) {
         mem_free(zero);

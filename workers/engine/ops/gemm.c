@@ -50,7 +50,7 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     TRY(product_fits(n, 1, (size_t)cols, (size_t)k, e));
     struct packed *p = mem_zalloc(sizeof *p);
     float *row = mem_array((size_t)k, sizeof *row);
-    enum status st = p && row ? linear_init(&p->linear, n->kernels, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
+    enum status st = p && row ? linear_init(&p->linear, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
     if (st != ST_OK) {
         mem_free(p);
         mem_free(row);
@@ -79,18 +79,20 @@ static void release(struct node *n)
     n->state = NULL;
 }
 
-/* y = alpha y + beta c, c being repeated where its sizes are 1 */
-#define FINISH(T)                                                                                      \
+/* y = alpha y + beta c, c being repeated where its sizes are 1. Integers are scaled in double and cut off once. */
+#define FINISH(T, EXPRESSION)                                                                          \
     {                                                                                                  \
         const T *pc = c;                                                                               \
         T *py = y;                                                                                     \
         do {                                                                                           \
             for (int64_t i = 0; i < w.dims[last]; i++, py++) {                                         \
                 T x = pc ? pc[at.at[0] + i * w.step[0][last]] : 0;                                     \
-                *py = (T)(alpha == 1 ? *py : (T)(alpha * (double)*py)) + (T)(beta == 1 ? x : (T)(beta * (double)x)); \
+                *py = (T)(EXPRESSION);                                                                 \
             }                                                                                          \
         } while (walk_next(&w, &at));                                                                  \
     } break
+#define FINISH_FLOAT(T) FINISH(T, (alpha == 1 ? *py : (T)(alpha * (double)*py)) + (beta == 1 ? x : (T)(beta * (double)x)))
+#define FINISH_INT(T, U) FINISH(T, alpha == 1 && beta == 1 ? (T)((U)*py + (U)x) : (T)(alpha * (double)*py + beta * (double)x))
 
 static void finish(enum dtype d, uint32_t rank, const int64_t *dims, double alpha, double beta, const struct tensor *tc, const void *c, void *y)
 {
@@ -105,17 +107,17 @@ static void finish(enum dtype d, uint32_t rank, const int64_t *dims, double alph
     uint32_t last = w.rank - 1;
     switch (d) {
     case DT_F32:
-        FINISH(float);
+        FINISH_FLOAT(float);
     case DT_F64:
-        FINISH(double);
+        FINISH_FLOAT(double);
     case DT_I32:
-        FINISH(int32_t);
+        FINISH_INT(int32_t, uint32_t);
     case DT_U32:
-        FINISH(uint32_t);
+        FINISH_INT(uint32_t, uint32_t);
     case DT_I64:
-        FINISH(int64_t);
+        FINISH_INT(int64_t, uint64_t);
     case DT_U64:
-        FINISH(uint64_t);
+        FINISH_INT(uint64_t, uint64_t);
     default:
         BUG("Gemm of type %d", d);
     }

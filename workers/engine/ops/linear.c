@@ -4,66 +4,78 @@
 
 #include "base/mem.h"
 
-static uint32_t columns(const struct kernels *kernels, uint32_t n)
+enum { INT8_MAX_K = 131072 }; /* 127 * 127 * k stays below 2^31 */
+
+static size_t bias_bytes(uint32_t n)
 {
-    return (n + kernels->nr - 1) / kernels->nr * kernels->nr;
+    return (sizeof(float) * n + 63) / 64 * 64;
 }
 
-size_t linear_bytes(const struct kernels *kernels, uint32_t n, uint32_t k)
+size_t linear_packed_bytes(const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k)
 {
-    return sizeof(float) * columns(kernels, n) * ((size_t)k + 1);
+    return kernels->product[precision].packed_bytes(n, k) + bias_bytes(n);
 }
 
-enum status linear_init(struct linear *l, const struct kernels *kernels, uint32_t n, uint32_t k, struct err *e)
+static void lay_out(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, void *block)
 {
-    size_t cols = columns(kernels, n);
-    *l = (struct linear){.kernels = kernels, .n = n, .k = k};
-    l->packed = mem_aligned(sizeof(float) * cols * k);
-    l->bias = mem_aligned(sizeof(float) * cols);
-    if (!l->packed || !l->bias) {
-        linear_release(l);
+    *l = (struct linear){.kernels = kernels, .precision = precision, .n = n, .k = k, .packed = block};
+    l->bias = block ? (float *)((char *)block + kernels->product[precision].packed_bytes(n, k)) : NULL;
+}
+
+enum status linear_init(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k,
+                        struct err *e)
+{
+    *l = (struct linear){0};
+    if (precision == PREC_INT8 && k > INT8_MAX_K)
+        return err_set(e, ST_USER, "a linear layer with %u inputs does not work in int8, which takes up to %d: use f32 or bf16", k,
+                       INT8_MAX_K);
+    size_t size = linear_packed_bytes(kernels, precision, n, k);
+    void *block = mem_aligned(size);
+    if (!block)
         return err_nomem(e, "the model's weights");
-    }
-    memset(l->packed, 0, sizeof(float) * cols * k);
-    memset(l->bias, 0, sizeof(float) * cols);
+    memset(block, 0, size);
+    lay_out(l, kernels, precision, n, k, block);
     return ST_OK;
+}
+
+void linear_bind(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, const void *block)
+{
+    lay_out(l, kernels, precision, n, k, (void *)(uintptr_t)block);
+    l->bound = 1;
 }
 
 void linear_release(struct linear *l)
 {
-    mem_free(l->packed);
-    mem_free(l->bias);
+    if (!l->bound)
+        mem_free(l->packed);
     *l = (struct linear){0};
+}
+
+void linear_set_strided(struct linear *l, uint32_t first, uint32_t count, const float *w, size_t row, size_t column, const float *bias)
+{
+    BUG_IF(first > l->n || count > l->n - first, "outputs %u+%u of a linear layer with %u", first, count, l->n);
+    BUG_IF(l->bound, "a linear layer over a block that is only read");
+    l->kernels->product[l->precision].pack(l->n, l->k, first, count, w, row, column, l->packed);
+    if (bias)
+        memcpy(l->bias + first, bias, sizeof *bias * count);
+    else
+        memset(l->bias + first, 0, sizeof *l->bias * count);
 }
 
 void linear_set(struct linear *l, uint32_t first, uint32_t count, const float *w, const float *bias)
 {
-    BUG_IF(first > l->n || count > l->n - first, "outputs %u+%u of a linear layer with %u", first, count, l->n);
-    uint32_t nr = l->kernels->nr;
-    for (uint32_t i = 0; i < count; i++, w += l->k) {
-        uint32_t j = first + i;
-        float *panel = l->packed + (size_t)(j / nr) * l->k * nr + j % nr;
-        for (uint32_t k = 0; k < l->k; k++)
-            panel[(size_t)k * nr] = w[k];
-        l->bias[j] = bias[i];
-    }
+    linear_set_strided(l, first, count, w, l->k, 1, bias);
+}
+
+void linear_apply(const struct linear *l, uint32_t rows, const float *x, size_t ldx, const struct epilogue *e, float *y, size_t ldy)
+{
+    struct gemm_args g = {.m = rows, .n = l->n, .k = l->k, .a = x, .lda = ldx, .packed = l->packed, .e = *e, .c = y, .ldc = ldy};
+    g.e.bias = l->bias;
+    l->kernels->product[l->precision].run(&g);
 }
 
 void linear_run(const struct linear *l, uint32_t rows, const float *x, size_t ldx, enum act act, const float *res, size_t ldres,
                 float *y, size_t ldy)
 {
-    l->kernels->gemm(&(struct gemm_args){
-        .m = rows,
-        .n = l->n,
-        .k = l->k,
-        .a = x,
-        .lda = ldx,
-        .packed = l->packed,
-        .bias = l->bias,
-        .act = act,
-        .res = res,
-        .ldres = ldres,
-        .c = y,
-        .ldc = ldy,
-    });
+    linear_apply(l, rows, x, ldx, &(struct epilogue){.act = act, .res = res, .ldres = ldres}, y, ldy);
 }

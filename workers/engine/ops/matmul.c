@@ -23,7 +23,7 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     TRY(product_fits(n, 1, (size_t)cols, (size_t)k, e));
     struct linear *l = mem_zalloc(sizeof *l);
     float *row = mem_array((size_t)k, sizeof *row), zero = 0;
-    enum status st = l && row ? linear_init(l, n->kernels, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
+    enum status st = l && row ? linear_init(l, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
     if (st == ST_OK) {
         for (int64_t j = 0; j < cols; j++) {
             for (int64_t i = 0; i < k; i++)

@@ -22,5 +22,5 @@ void panel_gemm(const struct kernels *k, size_t m, size_t n, size_t depth, const
             memset(c + i * ldc, 0, n * sizeof *c);
         return;
     }
-    k->gemm(&(struct gemm_args){.m = (uint32_t)m, .n = (uint32_t)n, .k = (uint32_t)depth, .a = a, .lda = lda, .packed = packed, .c = c, .ldc = ldc});
+    k->product[PREC_F32].run(&(struct gemm_args){.m = (uint32_t)m, .n = (uint32_t)n, .k = (uint32_t)depth, .a = a, .lda = lda, .packed = packed, .c = c, .ldc = ldc});
 }

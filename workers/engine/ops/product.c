@@ -69,7 +69,7 @@ void product_run(const struct kernels *kernels, enum dtype d, const struct produ
             break;
         }
         pack(kernels->nr, p, panels);
-        kernels->gemm(&(struct gemm_args){
+        kernels->product[PREC_F32].run(&(struct gemm_args){
             .m = (uint32_t)p->m,
             .n = (uint32_t)p->n,
             .k = (uint32_t)p->k,

@@ -1,0 +1,93 @@
+/* Words across the diagonal, and rounding to bf16: how rows become what a tile wants. For files compiled per instruction set. */
+#ifndef EBB_ENGINE_PACK_H
+#define EBB_ENGINE_PACK_H
+
+#include "workers/engine/cpu/isa.h"
+
+enum { SLACK = 16 }; /* the last store of a tile may reach beyond it */
+
+/* VL x VL words change places across the diagonal. */
+INL void transpose(vf r[VL])
+{
+#if defined(EBB_EMULATE)
+    float t[VL][VL];
+    for (int i = 0; i < VL; i++)
+        for (int l = 0; l < VL; l++)
+            t[l][i] = r[i][l];
+    memcpy(r, t, sizeof t);
+#elif ISA_LEVEL == 2
+    __m256 t[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m256 lo = r[i], hi = r[i + 4];
+        r[i] = _mm256_permute2f128_ps(lo, hi, 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(lo, hi, 0x31);
+    }
+#else
+#pragma GCC unroll 4
+    for (int b = 1; b < VL; b *= 2) {
+        vi low, high; /* of two rows b apart: the lanes without bit b of the one and the other; those with it */
+        for (int l = 0; l < VL; l++) {
+            low[l] = l & b ? VL + l - b : l;
+            high[l] = l & b ? VL + l : l + b;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < VL; i++)
+            if (!(i & b)) {
+                vf x = r[i], y = r[i + b];
+                r[i] = __builtin_shuffle(x, y, low);
+                r[i + b] = __builtin_shuffle(x, y, high);
+            }
+    }
+#endif
+}
+
+/* out[k][mr] = x[mr][k]. Groups of VL rows, the last first: what a store writes too much is written over by the next. */
+INL void interleave(const uint32_t mr, uint32_t kd, const float *x, size_t ld, float *out)
+{
+    uint32_t k = 0;
+    for (; k + VL <= kd; k += VL)
+        for (int g = (int)((mr - 1) / VL); g >= 0; g--) {
+            vf r[VL];
+            uint32_t first = (uint32_t)g * VL;
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < VL; i++)
+                r[i] = first + i < mr ? load(x + (first + i) * ld + k) : (vf){0};
+            transpose(r);
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < VL; i++)
+                store(out + (size_t)(k + i) * mr + first, r[i]);
+        }
+    for (; k < kd; k++)
+        for (uint32_t i = 0; i < mr; i++)
+            memcpy(out + (size_t)k * mr + i, x + i * ld + k, 4);
+}
+
+INL vf round_bf16(vf x)
+{
+    vu u = (vu)x;
+    u = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000;
+    return choose(x != x, x, (vf)u);
+}
+
+/* As one number in 16 bits; NaN keeps being one. */
+INL uint32_t bf16_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return x != x ? (u >> 16) | 0x40 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+}
+
+#endif
