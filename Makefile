@@ -47,7 +47,7 @@ SRC_wire := wire/wire.c wire/sock.c wire/blackbox.c wire/jobspec.c wire/jobspec_
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
                  storage/npy.c storage/fixed.c storage/reader.c storage/record.c \
-                 storage/key.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
+                 storage/key.c storage/rowcodec.c storage/rows.c storage/store.c storage/store_rocks.c storage/store_mem.c \
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/onnxdir.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
@@ -102,10 +102,10 @@ SRC_isa_few := workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
 ISAS_few    := avx512 avx2 generic
 SRC_worker := workers/link.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
-              workers/pipeline/models.c workers/pipeline/pipeline.c workers/main.c
+              workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c \
               daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
-              daemon/publish.c daemon/sweep.c daemon/local.c daemon/guard.c daemon/owner.c daemon/main.c
+              daemon/publish.c daemon/sweep.c daemon/local.c daemon/local_ended.c daemon/guard.c daemon/owner.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
               client/results.c client/control.c client/workers.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c

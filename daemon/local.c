@@ -4,7 +4,7 @@
    Workers outlive a daemon that was killed: beside each one's black box lies a note of its process. The next daemon watches those that
    live by a pidfd, starts no others in their place, and tells the core of those that died meanwhile; how such ones exit only their black box
    tells. */
-#include "daemon/local.h"
+#include "daemon/local_inside.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,299 +30,14 @@
 #include "daemon/owner.h"
 #include "daemon/words.h"
 
-#define AT_ONCE_MS 5000       /* a worker that dies sooner, without a hello, never worked */
-#define BACK_OFF_MS 500       /* after the first such death; doubled up to: */
-#define BACK_OFF_MAX_MS 30000
-#define DEATHS_THAT_HOLD 5    /* in a row */
 #define GREET_MS 60000        /* a worker that has not said hello by then never will */
-#define LAST_WORDS_MS 100     /* what it sent before its end is read first */
 #define LOG_BYTES (1 << 20)   /* a log that is longer begins anew */
 
-struct child {
-    struct child *next;
-    struct local *l;
-    uint64_t number;
-    char name[160];
-    unsigned place;      /* 1..: host/1 */
-    int pid;
-    char *blackbox, *note, *log;
-    uint64_t started_ms, idle_ms; /* idle since; 0: is not */
-    int greeted, bye, hung, draining, killed;
-    int adopted;
-    uv_process_t process;
-    uv_poll_t poll;      /* of the pidfd of an adopted one */
-    int pidfd;
-    int fallen;          /* an adopted one that was dead when we came */
-    int dead, exit_status, signal; /* to be reaped when its last words have been read */
-    uint64_t dead_ms;
-};
-
-struct local {
-    struct daemon *d;
-    struct child *children;
-    size_t count;
-    char *dir, *program;
-    int stay;
-    uint64_t not_before_ms, back_off_ms;
-    unsigned deaths;     /* at once, in a row */
-    uint64_t oom_kills;  /* as counted last */
-    char trouble[400];
-    int idle_fd;         /* never readable: for handles that have nothing to watch */
-    uv_timer_t reaper;   /* runs while there are dead ones */
-};
-
-/* Causes ------------------------------------------------------------------------------------------------------------------------- */
-
-enum worker_end local_cause(const struct local_death *x)
-{
-    if (x->killed_hung)
-        return WORKER_HUNG;
-    if (x->cause == BLACKBOX_OUT_OF_MEMORY)
-        return WORKER_OOM;
-    if (x->cause == BLACKBOX_CRASHED)
-        return WORKER_CRASHED;
-    if (x->unknown)
-        return x->bye ? WORKER_DRAINED : WORKER_LOST;
-    switch (x->signal) {
-    case SIGSEGV:
-    case SIGABRT:
-    case SIGBUS:
-    case SIGFPE:
-    case SIGILL:
-        return WORKER_CRASHED;
-    case SIGKILL:
-        return x->oom_risen ? WORKER_OOM : WORKER_LOST;
-    case 0:
-        return x->exit_status == 0 && x->bye ? WORKER_DRAINED : WORKER_LOST;
-    default:
-        return WORKER_LOST;
-    }
-}
-
-static uint64_t number_behind(const char *path, const char *word)
-{
-    struct buf text = {0};
-    struct err e;
-    uint64_t n = 0;
-    if (path_read(path, 1 << 20, &text, &e) == ST_OK) {
-        size_t len = strlen(word);
-        for (const char *line = text.data; line; line = strchr(line, '\n'), line += line != NULL)
-            if (strncmp(line, word, len) == 0 && line[len] == ' ')
-                n = strtoull(line + len, NULL, 10);
-    }
-    buf_release(&text);
-    return n;
-}
-
-/* Kills for want of memory so far: of the machine, and of our own control group, in whichever version. */
-static uint64_t count_oom_kills(void)
-{
-    uint64_t n = number_behind("/proc/vmstat", "oom_kill");
-    struct buf text = {0};
-    struct err e;
-    if (path_read("/proc/self/cgroup", 65536, &text, &e) == ST_OK) {
-        char *save = NULL;
-        for (char *line = strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-            char *group = strchr(line, ':'), *path = group ? strchr(group + 1, ':') : NULL;
-            char file[PATH_MAX];
-            if (!path)
-                continue;
-            if (strncmp(line, "0::", 3) == 0) {
-                snprintf(file, sizeof file, "/sys/fs/cgroup%s/memory.events", path + 1);
-                n += number_behind(file, "oom_kill");
-            } else if (strncmp(group, ":memory:", 8) == 0) {
-                snprintf(file, sizeof file, "/sys/fs/cgroup/memory%s/memory.oom_control", path + 1);
-                n += number_behind(file, "oom_kill");
-            }
-        }
-    }
-    buf_release(&text);
-    return n;
-}
-
-/* Reaping ------------------------------------------------------------------------------------------------------------------------- */
-
-static struct child *find(const struct local *l, uint64_t number)
-{
-    struct child *c = l->children;
-    while (c && c->number != number)
-        c = c->next;
-    return c;
-}
-
-static void last_words_of(const char *log, char *out, size_t size)
-{
-    out[0] = 0;
-    int fd = open(log, O_RDONLY | O_CLOEXEC);
-    struct stat s;
-    char tail[1024];
-    if (fd < 0)
-        return;
-    ssize_t n = fstat(fd, &s) ? -1 : pread(fd, tail, sizeof tail - 1, s.st_size > (off_t)sizeof tail ? s.st_size - (off_t)sizeof tail + 1 : 0);
-    close(fd);
-    if (n <= 0)
-        return;
-    while (n > 0 && tail[n - 1] == '\n')
-        n--;
-    tail[n] = 0;
-    char *line = tail; /* the last three lines, in one */
-    for (int lines = 0, at = (int)n - 1; at >= 0; at--)
-        if (tail[at] == '\n' && ++lines == 3) {
-            line = tail + at + 1;
-            break;
-        }
-    const char *before = "";
-    char *save = NULL; /* what several workers said alike is said once */
-    for (char *p = strtok_r(line, "\n", &save); p; before = p, p = strtok_r(NULL, "\n", &save)) {
-        size_t len = strlen(out);
-        if (strcmp(p, before))
-            snprintf(out + len, size - len, "%s%s", len ? "|" : "", p);
-    }
-    words_tidy(out);
-}
-
-static void child_free(struct child *c)
-{
-    if (c->pidfd >= 0)
-        close(c->pidfd);
-    mem_free(c->blackbox);
-    mem_free(c->note);
-    mem_free(c->log);
-    mem_free(c);
-}
-
-static void on_child_closed(uv_handle_t *h)
-{
-    child_free(h->data);
-}
-
-/* No worker can be started at all: jobs wait for it with the reason. */
-static void hold_all(struct local *l, const char *why)
-{
-    struct daemon *d = l->d;
-    struct sched_job_view v;
-    for (size_t i = 0; d->core && i < sched_job_count(d->core); i++) {
-        struct sched_event ev = {.kind = SCHED_JOB_CONTROL, .job = sched_job_at(d->core, i)};
-        if (!sched_job_view(d->core, ev.job, &v) || v.row->state != JOB_RUNNING || sched_worker_count(d->core))
-            continue;
-        ev.u.control.verb = VERB_HOLD;
-        ev.u.control.text = why;
-        ev.u.control.wall_ms = clock_wall_ms();
-        loop_tell(d, &ev);
-    }
-}
-
-static void died_at_once(struct local *l, const struct child *c, const char *how)
-{
-    char words[200];
-    last_words_of(c->log, words, sizeof words);
-    l->back_off_ms = l->back_off_ms ? l->back_off_ms * 2 : BACK_OFF_MS;
-    if (l->back_off_ms > BACK_OFF_MAX_MS)
-        l->back_off_ms = BACK_OFF_MAX_MS;
-    l->not_before_ms = clock_ms() + l->back_off_ms;
-    snprintf(l->trouble, sizeof l->trouble, "workers end as soon as they start (%s)%s%s", how, *words ? ": " : "", words);
-    log_warn("worker %s: %s; the next one in %" PRIu64 " ms", c->name, l->trouble, l->back_off_ms);
-    if (!c->greeted && ++l->deaths >= DEATHS_THAT_HOLD) {
-        l->deaths = 0;
-        hold_all(l, l->trouble);
-    }
-}
-
-static const char *end_word(enum worker_end how)
-{
-    static const char *const words[] = {
-#define X(name, word, guilt) [WORKER_##name] = word,
-        WORKER_END_MAP(X)
-#undef X
-    };
-    return words[how];
-}
-
-/* The one way in which a child ends. */
-static void reap(struct child *c, int exit_status, int signal, int unknown)
-{
-    struct local *l = c->l;
-    struct daemon *d = l->d;
-    struct local_death death = {.exit_status = exit_status, .signal = signal, .unknown = unknown, .bye = c->bye, .killed_hung = c->hung};
-    struct blackbox_record *records = NULL;
-    size_t count = 0;
-    int incomplete = 0;
-    struct err e;
-    uint64_t kills = count_oom_kills();
-    death.oom_risen = kills > l->oom_kills;
-    l->oom_kills = kills;
-    if (blackbox_read(c->blackbox, &records, &count, &incomplete, &death.cause, &e) != ST_OK)
-        log_warn("worker %s: its black box cannot be read: %s", c->name, e.text);
-    enum worker_end how = local_cause(&death);
-    struct sched_suspect *suspects = mem_array(count, sizeof *suspects);
-    if (!suspects) {
-        err_nomem(&e, "the end of a worker");
-        loop_fatal(d, &e);
-        count = 0;
-    }
-    for (size_t i = 0; i < count; i++)
-        suspects[i] = (struct sched_suspect){records[i].job, records[i].epoch, records[i].record};
-    char how_words[64];
-    if (unknown)
-        snprintf(how_words, sizeof how_words, "gone");
-    else if (signal)
-        snprintf(how_words, sizeof how_words, "signal %d", signal);
-    else
-        snprintf(how_words, sizeof how_words, "exit %d", exit_status);
-    log_info("worker %s: ended (%s): %s, %zu records were in it%s", c->name, how_words, end_word(how), count, incomplete ? " at least" : "");
-    /* A crash is the core's business: it knows whether a record or the model is to blame. */
-    if (clock_ms() - c->started_ms > AT_ONCE_MS)
-        l->back_off_ms = 0;
-    else if (how == WORKER_LOST && !c->killed && !c->draining && !c->adopted)
-        died_at_once(l, c, how_words);
-    link_ended(d->link, c->number, how, suspects, count);
-    unlink(c->blackbox);
-    unlink(c->note);
-    mem_free(records);
-    mem_free(suspects);
-    for (struct child **at = &l->children; *at; at = &(*at)->next)
-        if (*at == c) {
-            *at = c->next;
-            l->count--;
-            break;
-        }
-    uv_handle_t *h = c->adopted ? (uv_handle_t *)&c->poll : (uv_handle_t *)&c->process;
-    h->data = c;
-    uv_close(h, on_child_closed);
-    local_want(l);
-}
-
-static void on_reaper(uv_timer_t *t)
-{
-    struct local *l = t->data;
-    uint64_t now = clock_ms();
-    int left = 0;
-    for (struct child *c = l->children, *next; c; c = next) {
-        next = c->next;
-        if (!c->dead)
-            continue;
-        const struct worker *w = link_worker(l->d->link, c->number);
-        if (now - c->dead_ms < LAST_WORDS_MS || (w && w->verifying))
-            left = 1;
-        else
-            reap(c, c->exit_status, c->signal, c->adopted); /* frees it, and no other */
-    }
-    if (!left)
-        uv_timer_stop(t);
-}
-
-static void died(struct child *c, int exit_status, int signal)
-{
-    c->dead = 1;
-    c->dead_ms = clock_ms();
-    c->exit_status = exit_status;
-    c->signal = signal;
-    uv_timer_start(&c->l->reaper, on_reaper, LAST_WORDS_MS, LAST_WORDS_MS / 4);
-}
+/* Signals ------------------------------------------------------------------------------------------------------------------------- */
 
 static void on_child_exit(uv_process_t *p, int64_t status, int signal)
 {
-    died(p->data, (int)status, signal);
+    local_died(p->data, (int)status, signal);
 }
 
 static void on_pidfd(uv_poll_t *p, int status, int events)
@@ -330,7 +45,7 @@ static void on_pidfd(uv_poll_t *p, int status, int events)
     (void)status;
     (void)events;
     uv_poll_stop(p);
-    died(p->data, 0, 0);
+    local_died(p->data, 0, 0);
 }
 
 /* A number may be another process's by now; a pidfd and a child that was not reaped are safe. */
@@ -403,7 +118,7 @@ static void start(struct local *l)
 {
     struct daemon *d = l->d;
     uint64_t number = 0;
-    while (!number || find(l, number))
+    while (!number || local_find(l, number))
         if (getrandom(&number, sizeof number, 0) != sizeof number)
             number = 0;
     struct child *c = child_new(l, number);
@@ -436,12 +151,12 @@ static void start(struct local *l)
         log_error("%s", l->trouble);
         if (l->deaths >= DEATHS_THAT_HOLD) {
             l->deaths = 0;
-            hold_all(l, l->trouble);
+            local_hold_all(l, l->trouble);
         }
         if (*l->program)
-            uv_close((uv_handle_t *)&c->process, on_child_closed);
+            uv_close((uv_handle_t *)&c->process, local_child_closed);
         else
-            child_free(c);
+            local_child_free(c);
         return;
     }
     c->pid = c->process.pid;
@@ -474,7 +189,7 @@ void local_want(struct local *l)
 
 void local_hello(struct local *l, const struct worker *w)
 {
-    struct child *c = find(l, w->number);
+    struct child *c = local_find(l, w->number);
     if (!c)
         return;
     c->greeted = 1;
@@ -484,7 +199,7 @@ void local_hello(struct local *l, const struct worker *w)
 
 int local_bye(struct local *l, uint64_t worker)
 {
-    struct child *c = find(l, worker);
+    struct child *c = local_find(l, worker);
     if (c)
         c->bye = 1;
     return c != NULL;
@@ -492,7 +207,7 @@ int local_bye(struct local *l, uint64_t worker)
 
 void local_kill(struct local *l, uint64_t worker, const char *why)
 {
-    struct child *c = find(l, worker);
+    struct child *c = local_find(l, worker);
     log_warn("worker %s: is killed: %s", c ? c->name : "?", why);
     if (!c) {
         /* Nobody here can kill it; it gets nothing before it has said hello anew, and its commits are stale. */
@@ -514,7 +229,7 @@ void local_second(struct local *l)
         for (size_t i = 0; i < sched_worker_count(d->core); i++) {
             struct sched_worker_view v;
             sched_worker_view(d->core, i, &v);
-            struct child *c = find(l, v.worker);
+            struct child *c = local_find(l, v.worker);
             if (!c || c->draining)
                 continue;
             if (v.leases) {
@@ -647,7 +362,7 @@ void local_recovered(struct local *l)
 {
     for (struct child *c = l->children; c; c = c->next)
         if (c->fallen && !c->dead)
-            died(c, 0, 0);
+            local_died(c, 0, 0);
 }
 
 /* Opening ------------------------------------------------------------------------------------------------------------------------- */
@@ -694,7 +409,7 @@ enum status local_open(struct daemon *d, struct err *e)
         mem_free(l);
         return st;
     }
-    l->oom_kills = count_oom_kills();
+    l->oom_kills = local_oom_kills();
     uv_timer_init(&d->uv, &l->reaper);
     l->reaper.data = l;
     l->idle_fd = eventfd(0, EFD_CLOEXEC);
@@ -719,7 +434,7 @@ void local_close(struct daemon *d)
         next = c->next;
         uv_handle_t *h = c->adopted ? (uv_handle_t *)&c->poll : (uv_handle_t *)&c->process;
         h->data = c;
-        uv_close(h, on_child_closed);
+        uv_close(h, local_child_closed);
     }
     mem_free(l->dir);
     mem_free(l->program);

@@ -13,6 +13,8 @@
 #include "workers/pipeline/pipeline.h"
 #include "workers/pipeline/queue.h"
 
+#define STACK_BYTES (1u << 20) /* of each thread */
+
 struct stage {               /* one thread */
     struct pipeline *pipeline;
     pthread_t thread;
