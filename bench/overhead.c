@@ -253,7 +253,7 @@ static double encode_seconds(void)
         struct item *i = item_new();
         i->id = mem_strdup("12345");
         i->id_len = 5;
-        if (encode_item(&j, i, out, info->dims, &scratch) != 1)
+        if (encode_item(&j, i, &(struct outcome){.task = TASK_EMBED, .rows = 1, .width = info->dims, .f32 = out}, &scratch) != 1)
             exit(1);
         item_free(i);
     }

@@ -60,7 +60,9 @@ static void visit(void *arg, const struct sample_record *r)
     }
     if (c->count == SAMPLE)
         return;
-    c->st = tokenizer_encode(c->tokenizer, c->scratch, r->record->text, r->record->text_len, LONGEST_COUNTED, &tokens, &c->e);
+    struct tok_input in = {.text = r->record->text, .len = r->record->text_len, .pair = r->record->pair, .pair_len = r->record->pair_len,
+                           .max_tokens = LONGEST_COUNTED};
+    c->st = tokenizer_encode_input(c->tokenizer, c->scratch, &in, &tokens, &c->e);
     if (c->st == ST_USER) {
         c->st = ST_OK;
         add_bad(c, r, record_error_code(RECORD_NOT_TOKENISED), c->e.text);
@@ -78,7 +80,8 @@ static void visit(void *arg, const struct sample_record *r)
             add_bad(c, r, record_error_code(RECORD_TOO_MANY_TOKENS), message);
             return;
         }
-        c->st = tokenizer_encode(c->tokenizer, c->scratch, r->record->text, r->record->text_len, most, &tokens, &c->e);
+        in.max_tokens = most;
+        c->st = tokenizer_encode_input(c->tokenizer, c->scratch, &in, &tokens, &c->e);
     }
     if (c->st == ST_OK && tokens_add(&c->tokens, tokens.ids, tokens.count))
         c->st = err_nomem(&c->e, "tokens");
@@ -157,20 +160,21 @@ static int print_all(struct check *c)
     if (st != ST_OK)
         return fail(&e);
     if (common.json)
-        return print_json(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:f}, s:O, s:f, s:f, s:I, s:o, s:f, s:I}", "model",
-                                    m->name, "precision", *m->precision ? m->precision : "f32", "format", format_name(c->local.data.format), "sources",
+        return print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:f}, s:O, s:f, s:f, s:I, s:o, s:f, s:I}", "model",
+                                    m->name, "task", m->task, "precision", m->precision, "format", format_name(c->local.data.format), "sources",
                                     (json_int_t)c->local.data.count, "bytes", (json_int_t)c->local.bytes, "dims", (json_int_t)m->dims, "records_guess", records,
                                     "exact", c->sample.whole, "sample", "records", (json_int_t)c->sample.records, "bad", (json_int_t)c->bad, "median_tokens",
                                     (json_int_t)(c->count ? c->counts[c->count / 2] : 0), "longest_tokens", (json_int_t)(c->count ? c->counts[c->count - 1] : 0),
                                     "max_tokens", (json_int_t)m->max_tokens, "cut_share", c->count ? (double)c->cut / (double)c->count : 0.0, "errors", c->errors,
                                     "records_per_s", c->speed.records_per_s, "tokens_per_s", c->speed.tokens_per_s, "lanes", (json_int_t)c->lanes, "seconds",
                                     seconds < 0 ? json_null() : json_real(seconds), "output_bytes", bytes, "free_bytes", (json_int_t)free_bytes));
-    print_field("model", "%s (%s, %s parameters, embeds %u floats), %s", m->name, m->architecture, units_count(a, (double)m->parameters), m->dims,
-                *m->precision ? m->precision : "f32");
+    char gives[128];
+    print_field("model", "%s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
+                local_gives(m, gives, sizeof gives), m->precision);
     print_reads(c, records);
     print_sample(c);
     if (seconds >= 0) {
-        print_field("speed", "about %s on this machine (%s, %u core%s)", units_rate(a, c->speed.records_per_s), *m->precision ? m->precision : "f32", c->lanes,
+        print_field("speed", "about %s on this machine (%s, %u core%s)", units_rate(a, c->speed.records_per_s), m->precision, c->lanes,
                     c->lanes == 1 ? "" : "s");
         print_field("time", "%s here; output about %s, %s are free", units_duration(a, seconds), units_bytes(b, (uint64_t)bytes), units_bytes(d, free_bytes));
     }
@@ -195,7 +199,7 @@ static enum status look_at_output(struct check *c, struct err *e)
 
 static enum status measure(struct check *c, struct err *e)
 {
-    struct model_opts o = {.precision = c->spec.precision};
+    struct model_opts o = {.precision = c->spec.precision, .task = c->spec.task, .top_k = (uint32_t)c->spec.top_k};
     TRY(tokenizer_open(c->spec.model, &c->tokenizer, e));
     TRY(tok_scratch_new(&c->scratch, e));
     TRY(local_sample(&c->local, &c->spec, SAMPLE, 4u << 20, 300, visit, c, &c->sample, e));
@@ -207,6 +211,7 @@ static enum status measure(struct check *c, struct err *e)
     if (!c->tokens.count)
         return ST_OK;
     TRY(model_open(c->spec.model, &o, &c->model, e));
+    model_set_mask(c->model, tokenizer_id(c->tokenizer, model_info(c->model)->mask_token));
     c->local.model = *model_info(c->model);
     return measure_speed(c->model, &c->tokens, c->lanes, (uint32_t)c->spec.micro_batch, (uint32_t)c->spec.micro_batch_tokens, 1.5, &c->speed, e);
 }

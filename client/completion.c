@@ -54,7 +54,8 @@ static int bash(void)
           "    --model|--input|--output|--socket) mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); return ;;\n",
           stdout);
     /* options whose argument is a word of a few */
-    fputs("    --precision) COMPREPLY=($(compgen -W \"auto f32\" -- \"$cur\")); return ;;\n"
+    fputs("    --precision) COMPREPLY=($(compgen -W \"auto f32 bf16 int8\" -- \"$cur\")); return ;;\n"
+          "    --task) COMPREPLY=($(compgen -W \"auto embed classify token-classify fill-mask\" -- \"$cur\")); return ;;\n"
           "    --format) COMPREPLY=($(compgen -W \"jsonl csv tsv lines\" -- \"$cur\")); return ;;\n"
           "    --output-format) COMPREPLY=($(compgen -W \"jsonl npy\" -- \"$cur\")); return ;;\n"
           "    --floats) COMPREPLY=($(compgen -W \"array base64\" -- \"$cur\")); return ;;\n"

@@ -44,23 +44,48 @@ static enum status writable(const struct output_spec *o, struct err *e)
     return st;
 }
 
-enum status local_model(const char *dir, struct model_info *info, struct err *e)
+static enum status settle(char **word, const char *as, struct err *e)
 {
-    struct tokenizer *tokenizer;
-    TRY(model_probe(dir, NULL, info, e));
-    TRY(tokenizer_open(dir, &tokenizer, e));
-    tokenizer_free(tokenizer);
+    char *copy = mem_strdup(as);
+    if (!copy)
+        return err_nomem(e, "a job");
+    mem_free(*word);
+    *word = copy;
     return ST_OK;
 }
 
-enum status local_open(struct local *l, const struct jobspec *s, struct err *e)
+enum status local_model(struct jobspec *s, struct model_info *info, struct err *e)
+{
+    struct tokenizer *tokenizer;
+    struct model_opts o = {.precision = s->precision, .task = s->task, .top_k = (uint32_t)s->top_k};
+    TRY(model_probe(s->model, &o, info, e));
+    TRY(tokenizer_open(s->model, &tokenizer, e));
+    tokenizer_free(tokenizer);
+    TRY(settle(&s->task, info->task, e));
+    return settle(&s->precision, info->precision, e);
+}
+
+const char *local_gives(const struct model_info *m, char *out, size_t size)
+{
+    switch (m->kind) {
+    case TASK_EMBED: snprintf(out, size, "embeds %u floats", m->dims); break;
+    case TASK_CLASSIFY: snprintf(out, size, "classifies, %u label%s (%s)", m->labels, m->labels == 1 ? "" : "s", m->scoring); break;
+    case TASK_TOKENS: snprintf(out, size, "classifies tokens, %u labels", m->labels); break;
+    case TASK_FILL_MASK: snprintf(out, size, "fills %s, %u tokens each", m->mask_token, m->dims); break;
+    case TASKS: break;
+    }
+    return out;
+}
+
+enum status local_open(struct local *l, struct jobspec *s, struct err *e)
 {
     *l = (struct local){0};
     struct stat st_model;
     TRY(output_resolve(s->output, s->output_format, &l->out, e));
     if (stat(s->model, &st_model))
         return err_set(e, ST_USER, "there is no model at '%s'; --model names a Hugging Face directory, with config.json and model.safetensors", s->model);
-    TRY(local_model(s->model, &l->model, e));
+    TRY(local_model(s, &l->model, e));
+    TRY(jobspec_check_task(s, l->out.kind == OUTPUT_NPY, e));
     if (l->out.kind == OUTPUT_NPY && strcmp(s->floats, "base64") == 0)
         return err_set(e, ST_USER, "--floats base64 is for JSONL; an .npy file holds floats as they are");
     struct dataset_spec d = {.inputs = (const char *const *)s->inputs.items, .input_count = s->inputs.count, .limit = s->limit,
@@ -115,7 +140,8 @@ struct sampling {
     int full;
 };
 
-static enum status check_column(const struct source *src, const struct columns *c, const char *field, struct err *e)
+/* flag: what names it, "field" or "pair-field" */
+static enum status check_column(const struct source *src, const struct columns *c, const char *field, const char *flag, struct err *e)
 {
     char all[400] = "";
     for (size_t i = 0; i < c->count; i++) {
@@ -126,8 +152,8 @@ static enum status check_column(const struct source *src, const struct columns *
             snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", c->names[i]);
     }
     const char *near = near_field(field, (const char *const *)c->names, c->count);
-    return err_set(e, ST_USER, near ? "'%s' has no column '%s' (columns: %s)\ndid you mean --field %s" : "'%s' has no column '%s' (columns: %s)\nname the text's with --field",
-                   short_path(src->path), field, all, near);
+    return err_set(e, ST_USER, near ? "'%s' has no column '%s' (columns: %s)\ndid you mean --%s %s" : "'%s' has no column '%s' (columns: %s)\nname the text's with --%s",
+                   short_path(src->path), field, all, flag, near);
 }
 
 /* Which of the fields to keep it has. */
@@ -167,7 +193,8 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
 {
     const struct jobspec *s = g->s;
     struct reader_opts ro = {.format = g->l->data.format, .max_record_bytes = s->max_record_bytes};
-    struct decoder_opts d = {.format = ro.format, .field = s->field, .id = s->id, .keep = (const char *const *)s->keep.items, .keep_count = s->keep.count};
+    struct decoder_opts d = {.format = ro.format, .field = s->field, .pair = s->pair_field, .id = s->id, .keep = (const char *const *)s->keep.items,
+                             .keep_count = s->keep.count};
     struct columns columns = {0};
     struct reader *r = NULL;
     struct decoder *decoder = NULL;
@@ -179,7 +206,9 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
     if (st == ST_OK && table && !columns.count)
         goto out; /* a file without rows */
     if (st == ST_OK && table && s->field)
-        st = check_column(src, &columns, s->field, e);
+        st = check_column(src, &columns, s->field, "field", e);
+    if (st == ST_OK && table && s->pair_field)
+        st = check_column(src, &columns, s->pair_field, "pair-field", e);
     if (st == ST_OK && (st = decoder_open(&d, table ? &columns : NULL, &decoder, e)) == ST_USER)
         err_prefix(e, "'%s'", short_path(src->path));
     if (st == ST_OK)
@@ -234,7 +263,11 @@ static enum status no_such_field(const struct sampling *g, struct err *e)
     const char *names[64], *key;
     size_t count = 0;
     json_t *v, *o = json_loadb(g->first_missing.data, g->first_missing.len, 0, NULL);
-    const char *field = g->s->field ? g->s->field : "text";
+    const char *field = g->s->field ? g->s->field : "text", *flag = "field";
+    if (g->s->pair_field && !json_object_get(o, g->s->pair_field) && (!g->s->field || json_object_get(o, field))) {
+        field = g->s->pair_field; /* it is the other text that is missing */
+        flag = "pair-field";
+    }
     json_object_foreach(o, key, v)
     {
         size_t n = strlen(all);
@@ -244,10 +277,10 @@ static enum status no_such_field(const struct sampling *g, struct err *e)
             names[count++] = key;
     }
     const char *near = near_field(field, names, count);
-    enum status st = near ? err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\ndid you mean --field %s",
-                                    short_path(g->first_path), field, (unsigned long long)g->missing, all, near)
-                          : err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\nname the text's with --field",
-                                    short_path(g->first_path), field, (unsigned long long)g->missing, all);
+    enum status st = near ? err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\ndid you mean --%s %s",
+                                    short_path(g->first_path), field, (unsigned long long)g->missing, all, flag, near)
+                          : err_set(e, ST_USER, "'%s' has no field '%s' in any of its first %llu records (fields: %s)\nname the text's with --%s",
+                                    short_path(g->first_path), field, (unsigned long long)g->missing, all, flag);
     json_decref(o);
     return st;
 }

@@ -18,10 +18,14 @@ struct local {
     int compressed;      /* some are */
 };
 
-/* The model's files are what a worker can load, as far as their headers tell. */
-MUST_USE enum status local_model(const char *dir, struct model_info *info, struct err *e);
-/* The model is there, the inputs match, the output can be made. ST_USER (ST_ENV for permissions) says which does not hold. */
-MUST_USE enum status local_open(struct local *l, const struct jobspec *s, struct err *e);
+/* The model's files are what a worker can load, as far as their headers tell. What the job leaves open (task and precision "auto") is decided
+   here, once, and written into s. */
+MUST_USE enum status local_model(struct jobspec *s, struct model_info *info, struct err *e);
+/* "embeds 384 floats", "3 labels (softmax)" */
+const char *local_gives(const struct model_info *m, char *out, size_t size);
+/* The model is there, the inputs match, the output can be made. ST_USER (ST_ENV for permissions) says which does not hold. Settles s as
+   local_model does. */
+MUST_USE enum status local_open(struct local *l, struct jobspec *s, struct err *e);
 void local_release(struct local *l);
 
 struct sample {

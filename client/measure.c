@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/ftoa.h"
 #include "base/mem.h"
+#include "workers/engine/peak.h"
 
 int tokens_add(struct tokens *t, const int32_t *ids, uint32_t count)
 {
@@ -38,7 +39,6 @@ struct lane {
     const struct model *model;
     const struct tokens *tokens;
     struct model_ctx *ctx;
-    float *out;
     uint32_t micro_batch, micro_batch_tokens;
     size_t start; /* sequence that this lane begins at */
     uint64_t until_ns;
@@ -47,13 +47,17 @@ struct lane {
     double row_chars;
 };
 
-static double chars_of(const float *row, uint32_t dims)
+/* Of all rows of the first micro-batch, for each record. */
+static double chars_of(const struct model_tensor *t, uint32_t records)
 {
     char text[FTOA_MAX];
-    double n = 2;
-    for (uint32_t i = 0; i < dims; i++)
-        n += (double)ftoa(row[i], text) + (i > 0);
-    return n;
+    size_t rows = 0;
+    double n = 0;
+    for (uint32_t i = 0; i < records; i++)
+        rows += t->rows ? t->rows[i] : 1;
+    for (size_t i = 0; i < rows * t->width; i++)
+        n += (double)ftoa(t->f32[i], text) + 1;
+    return n / records + 1;
 }
 
 /* From sequence `at` on, as many as fit into a micro-batch. */
@@ -77,9 +81,9 @@ static void *work(void *arg)
     do {
         size_t tokens;
         uint32_t n = fill(l, at, &tokens);
-        model_run(l->model, l->ctx, n, t->lengths + at, t->ids + offset, l->out);
+        const struct model_result *r = model_infer(l->model, l->ctx, &(struct model_batch){.n = n, .lengths = t->lengths + at, .ids = t->ids + offset});
         if (l->records == 0)
-            l->row_chars = chars_of(l->out, model_info(l->model)->dims);
+            l->row_chars = chars_of(&r->tensor[0], n);
         l->records += n;
         l->all_tokens += tokens;
         at += n;
@@ -113,8 +117,6 @@ enum status measure_speed(const struct model *m, const struct tokens *t, uint32_
         *l = (struct lane){.model = m, .tokens = t, .micro_batch = micro_batch, .micro_batch_tokens = micro_batch_tokens,
                            .start = t->count * i / lanes, .until_ns = until};
         st = model_ctx_new(m, longest, micro_batch, &l->ctx, e);
-        if (st == ST_OK && !(l->out = mem_array((size_t)micro_batch * model_info(m)->dims, sizeof *l->out)))
-            st = err_nomem(e, "embeddings");
     }
     for (; started < lanes && st == ST_OK; started++) {
         int failed = pthread_create(&all[started].thread, NULL, work, &all[started]);
@@ -131,8 +133,46 @@ enum status measure_speed(const struct model *m, const struct tokens *t, uint32_
     }
     for (uint32_t i = 0; i < lanes; i++) {
         model_ctx_free(all[i].ctx);
-        mem_free(all[i].out);
     }
     mem_free(all);
     return st;
+}
+
+struct burner {
+    pthread_t thread;
+    const char *isa;
+    double seconds, rate;
+};
+
+static void *burn(void *arg)
+{
+    struct burner *b = arg;
+    double done = 0;
+    uint64_t began = clock_ns(), now = began;
+    peak_burn(b->isa, 1000);
+    while ((double)(now - began) < b->seconds * 1e9) {
+        done += peak_burn(b->isa, 100000);
+        now = clock_ns();
+    }
+    b->rate = done / ((double)(now - began) / 1e9);
+    return NULL;
+}
+
+double measure_peak(const char *isa, uint32_t lanes, double seconds)
+{
+    struct burner *all = mem_array(lanes, sizeof *all);
+    double rate = 0;
+    uint32_t started = 0;
+    for (; all && started < lanes; started++) {
+        all[started] = (struct burner){.isa = isa, .seconds = seconds};
+        if (pthread_create(&all[started].thread, NULL, burn, &all[started]))
+            break;
+    }
+    for (uint32_t i = 0; i < started; i++) {
+        pthread_join(all[i].thread, NULL);
+        rate += all[i].rate;
+    }
+    int whole = all && started == lanes;
+    mem_free(all);
+    return whole ? rate : 0;
 }

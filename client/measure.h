@@ -18,8 +18,10 @@ void tokens_release(struct tokens *t);
 
 struct speed {
     double records_per_s, tokens_per_s;
-    double row_chars; /* of one embedding as a JSON list, on the average */
+    double row_chars; /* of the numbers of one record as text, on the average */
 };
+/* What the processor can do on so many cores at once: f32 multiply-adds alone, in floating point operations per second; 0: not known. */
+double measure_peak(const char *isa, uint32_t lanes, double seconds);
 MUST_USE enum status measure_speed(const struct model *m, const struct tokens *t, uint32_t lanes, uint32_t micro_batch, uint32_t micro_batch_tokens,
                                    double seconds, struct speed *out, struct err *e);
 

@@ -115,13 +115,13 @@ static enum status poll_job(void *arg, json_t **job, struct err *e)
 static void introduce(struct run *r)
 {
     const struct model_info *m = &r->local.model;
-    char a[UNITS_MAX], words[512];
+    char a[UNITS_MAX], words[512], gives[128];
     struct sample sample;
     struct err e;
     if (common.quiet || common.json)
         return;
-    say("model   %s (%s, %s parameters, embeds %u floats), %s", m->name, m->architecture, units_count(a, (double)m->parameters), m->dims,
-        *m->precision ? m->precision : "f32");
+    say("model   %s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
+        local_gives(m, gives, sizeof gives), m->precision);
     if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK) {
         say("input   %s", local_count_words(&r->local, local_guess(&r->local, &r->spec, &sample), sample.whole, words, sizeof words));
         r->follow.records_total = sample.whole ? sample.records : 0;

@@ -18,7 +18,7 @@ static int run_submit(int operand_count, char **operands)
     if (spec_read(&s, operand_count, operands, &e) != ST_OK)
         return fail(&e);
     struct model_info model;
-    if (s.model && path_exists(s.model) && local_model(s.model, &model, &e) != ST_OK) { /* told now, not when its turn comes; a pool may see more folders than we */
+    if (s.model && path_exists(s.model) && local_model(&s, &model, &e) != ST_OK) { /* told now, not when its turn comes; a pool may see more folders than we */
         jobspec_release(&s);
         return fail(&e);
     }

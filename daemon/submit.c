@@ -63,7 +63,8 @@ enum status job_derive(struct job *j, struct err *e)
     j->work_dir = output_work_dir(&j->out);
     if (!j->name || !j->parts_dir || !j->work_dir)
         return err_nomem(e, "a job");
-    XXH64_hash_t key = XXH64(j->model.bytes, sizeof j->model.bytes, XXH64(j->spec.precision, strlen(j->spec.precision), 0));
+    XXH64_hash_t key = XXH64(j->spec.precision, strlen(j->spec.precision), j->spec.top_k);
+    key = XXH64(j->model.bytes, sizeof j->model.bytes, XXH64(j->spec.task, strlen(j->spec.task), key));
     j->model_key = key ? key : 1;
     return ST_OK;
 }
@@ -124,6 +125,7 @@ static enum status prepare(struct submit *x, struct err *e)
     if (!(j->output_path = mem_strdup(j->spec.output)))
         return err_nomem(e, "a job");
     TRY(output_resolve(j->output_path, j->spec.output_format, &j->out, e));
+    TRY(jobspec_check_task(&j->spec, j->out.kind == OUTPUT_NPY, e));
     j->out.part_bytes = j->spec.part_bytes;
     TRY(overlap_inputs(&j->out, (const char *const *)j->spec.inputs.items, j->spec.inputs.count, e));
     TRY(open_dataset(x, e));

@@ -19,18 +19,19 @@
 struct decoder {
     enum format format;
     char *field, *id;          /* NULL: by default */
+    char *pair;                /* NULL: none */
     char **keep;
     size_t keep_count;
     struct buf *keep_names;    /* `,"name":` of each */
     /* CSV */
     char **columns;
     size_t column_count;
-    size_t text_at, id_at, *keep_at;
+    size_t text_at, pair_at, id_at, *keep_at;
     struct csv_row row;
     /* JSONL */
     struct json_members members;
     const struct json_member **found; /* one a kept field; NULL: not there */
-    struct buf key, text, patched;
+    struct buf key, text, pair_text, patched;
     /* results */
     struct buf id_buf, keep_buf;
 };
@@ -44,8 +45,8 @@ static void fail(struct record *out, enum record_error error, const char *fmt, .
     va_end(ap);
     utf8_tidy(out->message);
     out->error = error;
-    out->text = NULL;
-    out->text_len = 0;
+    out->text = out->pair = NULL;
+    out->text_len = out->pair_len = 0;
 }
 
 /* Appends to a list of names for a message, as long as there is room. */
@@ -109,6 +110,8 @@ static enum status bind_columns(struct decoder *d, struct err *e)
         utf8_tidy(list);
         return err_set(e, ST_USER, "no column 'text': say which column holds the text (columns: %s)", list);
     }
+    if (d->pair)
+        TRY(find_column(d, d->pair, &d->pair_at, e));
     if (d->id)
         TRY(find_column(d, d->id, &d->id_at, e));
     else if (has_column(d, "id"))
@@ -123,7 +126,7 @@ static enum status bind_columns(struct decoder *d, struct err *e)
 /* Copies of the caller's words. 0, or -1 when memory is out; decoder_close frees what there is. */
 static int copy_words(struct decoder *d, const struct decoder_opts *o, const struct columns *columns)
 {
-    if ((o->field && !(d->field = mem_strdup(o->field))) || (o->id && !(d->id = mem_strdup(o->id))))
+    if ((o->field && !(d->field = mem_strdup(o->field))) || (o->id && !(d->id = mem_strdup(o->id))) || (o->pair && !(d->pair = mem_strdup(o->pair))))
         return -1;
     d->keep = mem_array(o->keep_count, sizeof *d->keep);
     d->keep_names = mem_array(o->keep_count, sizeof *d->keep_names);
@@ -157,8 +160,8 @@ enum status decoder_open(const struct decoder_opts *o, const struct columns *col
 {
     int csv = o->format == FORMAT_CSV || o->format == FORMAT_TSV;
     BUG_IF(csv != (columns != NULL), "a decoder of %s %s columns", format_name(o->format), columns ? "with" : "without");
-    if (o->format == FORMAT_LINES && (o->field || o->id || o->keep_count)) {
-        const char *name = o->field ? o->field : o->id ? o->id : o->keep[0];
+    if (o->format == FORMAT_LINES && (o->field || o->pair || o->id || o->keep_count)) {
+        const char *name = o->field ? o->field : o->pair ? o->pair : o->id ? o->id : o->keep[0];
         return err_set(e, ST_USER, "plain lines have no fields, so none called '%s': leave field, id and keep out", name);
     }
     if ((o->format == FORMAT_IMAGES || o->format == FORMAT_NPY) && (o->field || o->id || o->keep_count)) {
@@ -170,7 +173,7 @@ enum status decoder_open(const struct decoder_opts *o, const struct columns *col
     if (!d)
         return err_nomem(e, "decoding records");
     d->format = o->format;
-    d->text_at = d->id_at = NO_COLUMN;
+    d->text_at = d->pair_at = d->id_at = NO_COLUMN;
     enum status status = copy_words(d, o, columns) ? err_nomem(e, "decoding records") : ST_OK;
     if (status == ST_OK && csv)
         status = bind_columns(d, e);
@@ -199,6 +202,8 @@ void decoder_close(struct decoder *d)
     json_members_release(&d->members);
     buf_release(&d->key);
     buf_release(&d->text);
+    buf_release(&d->pair_text);
+    mem_free(d->pair);
     mem_free(d->columns);
     mem_free(d->field);
     mem_free(d->id);
@@ -299,7 +304,7 @@ static int same(const char *s, size_t len, const char *word)
 }
 
 struct wanted {
-    const struct json_member *field, *text, *content, *id, *default_id, *custom_id;
+    const struct json_member *field, *text, *content, *pair, *id, *default_id, *custom_id;
 };
 
 /* One look at all members. Of names that stand twice the last counts. */
@@ -317,6 +322,8 @@ static enum status find_members(struct decoder *d, struct wanted *w, struct err 
         }
         if (same(key, len, d->field))
             w->field = m;
+        if (same(key, len, d->pair))
+            w->pair = m;
         if (same(key, len, d->id))
             w->id = m;
         if (same(key, len, "text"))
@@ -349,6 +356,21 @@ static enum status missing(struct decoder *d, const char *name, struct record *o
     return ST_OK;
 }
 
+/* A string member without its escapes: as it stands in the record where there are none. */
+static enum status plain_text(const struct json_member *m, struct buf *space, const char **text, size_t *len, struct err *e)
+{
+    *text = m->value + 1;
+    *len = m->value_len - 2;
+    if (!memchr(*text, '\\', *len))
+        return ST_OK;
+    space->len = 0;
+    if (json_unescape(space, *text, *len))
+        return err_nomem(e, "the text of a record");
+    *text = space->data;
+    *len = space->len;
+    return ST_OK;
+}
+
 static enum status run_json(struct decoder *d, const struct raw *raw, struct record *out, struct err *e)
 {
     size_t valid = utf8_prefix(raw->data, raw->len);
@@ -374,7 +396,7 @@ static enum status run_json(struct decoder *d, const struct raw *raw, struct rec
         size_t texts = 0;
         for (size_t i = 0; i < d->members.count; i++) {
             const struct json_member *m = &d->members.items[i];
-            if (*m->value != '"' || m == id)
+            if (*m->value != '"' || m == id || m == w.pair)
                 continue;
             texts++;
             text = m;
@@ -388,20 +410,18 @@ static enum status run_json(struct decoder *d, const struct raw *raw, struct rec
         fail(out, RECORD_WRONG_TYPE, "field '%.100s' is %s, not a string", name, type_name(*text->value));
         return ST_OK;
     }
+    if (d->pair && !w.pair)
+        return missing(d, d->pair, out, e);
+    if (d->pair && *w.pair->value != '"') {
+        fail(out, RECORD_WRONG_TYPE, "field '%.100s' is %s, not a string", d->pair, type_name(*w.pair->value));
+        return ST_OK;
+    }
     for (size_t i = 0; i < d->keep_count; i++)
         if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) ||
             (d->found[i] ? buf_add(&d->keep_buf, d->found[i]->value, d->found[i]->value_len) : buf_str(&d->keep_buf, "null")))
             return err_nomem(e, "the fields kept of a record");
-    out->text = text->value + 1;
-    out->text_len = text->value_len - 2;
-    if (memchr(out->text, '\\', out->text_len)) {
-        d->text.len = 0;
-        if (json_unescape(&d->text, out->text, out->text_len))
-            return err_nomem(e, "the text of a record");
-        out->text = d->text.data;
-        out->text_len = d->text.len;
-    }
-    return ST_OK;
+    TRY(plain_text(text, &d->text, &out->text, &out->text_len, e));
+    return d->pair ? plain_text(w.pair, &d->pair_text, &out->pair, &out->pair_len, e) : ST_OK;
 }
 
 /* CSV ---------------------------------------------------------------------------------------------------------------------------- */
@@ -460,6 +480,10 @@ static enum status run_csv(struct decoder *d, const struct raw *raw, struct reco
     }
     out->text = fields[d->text_at].data;
     out->text_len = fields[d->text_at].len;
+    if (d->pair) {
+        out->pair = fields[d->pair_at].data;
+        out->pair_len = fields[d->pair_at].len;
+    }
     return ST_OK;
 }
 

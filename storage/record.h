@@ -8,14 +8,17 @@ struct decoder_opts {
     enum format format;
     const char *field;        /* the text's field or column; NULL: in objects `text`, else `content`, else the only one that is a
                                  string; in CSV the column `text`, else the only column */
+    const char *pair;         /* NULL: none; the field or column of the second text of a pair */
     const char *id;           /* NULL: `id`, else `custom_id`, where there */
-    const char *const *keep;  /* fields passed through. LINES have no fields: naming any of these three is ST_USER */
+    const char *const *keep;  /* fields passed through. LINES have no fields: naming any of these is ST_USER */
     size_t keep_count;
 };
 
 struct record {
     const char *text;         /* valid UTF-8 (of images and arrays: bytes); valid until the next decode */
     size_t text_len;
+    const char *pair;         /* likewise; NULL when none is asked for */
+    size_t pair_len;
     const char *id_json;      /* the id as JSON ("17", "\"a\""), as the record has it: a string or a number, of CSV always a string; NULL: it
                                  has none, or one of another type, or an empty cell */
     size_t id_len;

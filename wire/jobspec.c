@@ -207,10 +207,11 @@ enum status jobspec_init(struct jobspec *s, struct err *e)
         .lease_target = 30000,
         .commit_every = 3000,
         .stall_timeout = 120000,
+        .top_k = 5,
         .micro_batch = 64,
         .micro_batch_tokens = 1024,
     };
-    if (field_set_text(&s->precision, "auto", e) || field_set_text(&s->on_long, "truncate", e) || field_set_text(&s->floats, "array", e)) {
+    if (field_set_text(&s->precision, "auto", e) || field_set_text(&s->task, "auto", e) || field_set_text(&s->on_long, "truncate", e) || field_set_text(&s->floats, "array", e)) {
         jobspec_release(s);
         return ST_NOMEM;
     }
@@ -390,9 +391,10 @@ static enum status check_name(const struct jobspec *s, struct err *e)
 
 enum status jobspec_check(const struct jobspec *s, struct err *e)
 {
-    static const char *const precisions[] = {"auto", "f32"}, *const formats[] = {"auto", "jsonl", "csv", "tsv", "lines"},
+    static const char *const precisions[] = {"auto", "f32", "bf16", "int8"}, *const tasks[] = {"auto", "embed", "classify", "token-classify", "fill-mask"},
+                             *const formats[] = {"auto", "jsonl", "csv", "tsv", "lines"},
                              *const on_longs[] = {"truncate", "error"}, *const outputs[] = {"jsonl", "npy"}, *const floats[] = {"array", "base64"};
-    static const struct words words[] = {{FIELD_precision, precisions, 2}, {FIELD_format, formats, 5}, {FIELD_on_long, on_longs, 2},
+    static const struct words words[] = {{FIELD_precision, precisions, 4}, {FIELD_task, tasks, 5}, {FIELD_format, formats, 5}, {FIELD_on_long, on_longs, 2},
                                          {FIELD_output_format, outputs, 2}, {FIELD_floats, floats, 2}};
     const uint64_t day_ms = 86400000;
     TRY(check_there(s, e));
@@ -400,6 +402,7 @@ enum status jobspec_check(const struct jobspec *s, struct err *e)
     TRY(check_name(s, e));
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         TRY(check_word(s, &words[i], e));
+    TRY(check_range(s, FIELD_top_k, 1, 1000, e));
     TRY(check_range(s, FIELD_max_record_bytes, 1, 1u << 30, e));
     TRY(check_range(s, FIELD_part_bytes, 1, UINT64_C(1) << 50, e));
     TRY(check_range(s, FIELD_weight, 1, 1000, e));
@@ -414,5 +417,20 @@ enum status jobspec_check(const struct jobspec *s, struct err *e)
         return err_set(e, ST_USER, "--priority is between %d and %d", INT32_MIN, INT32_MAX);
     if (s->workers_max && s->workers_min > s->workers_max)
         return err_set(e, ST_USER, "--min-workers %" PRIu64 " is more than --max-workers %" PRIu64, s->workers_min, s->workers_max);
+    return ST_OK;
+}
+
+enum status jobspec_check_task(const struct jobspec *s, int npy, struct err *e)
+{
+    int embed = strcmp(s->task, "embed") == 0, classify = strcmp(s->task, "classify") == 0;
+    if (strcmp(s->task, "auto") == 0)
+        return ST_OK;
+    if (npy && !embed && !classify)
+        return err_set(e, ST_USER, "an .npy file holds one row of numbers for each record, and '%s' gives as many as a text has tokens or masks; "
+                                   "let --output be a directory or end in .jsonl", s->task);
+    if (s->pair_field && !classify)
+        return err_set(e, ST_USER, "--pair-field is for --task classify; this model is to '%s', which takes one text", s->task);
+    if (!embed && strcmp(s->floats, "base64") == 0)
+        return err_set(e, ST_USER, "--floats base64 is for embeddings; '%s' gives none", s->task);
     return ST_OK;
 }

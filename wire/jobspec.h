@@ -15,10 +15,13 @@
 #define JOBSPEC_MAP(X)                                                                                                           \
     X(TEXT, name, "name", "name", "NAME", 0, "what people call the job (default: the output's name)")                            \
     X(TEXT, model, "model", "model", "DIR", 0, "the model: a Hugging Face directory")                                            \
-    X(TEXT, precision, "precision", "precision", "WORD", 1, "f32 or auto (default: auto, which is f32 in this version)")         \
+    X(TEXT, precision, "precision", "precision", "WORD", 1, "f32, bf16, int8 or auto (default: auto; 'ebb check' says what that is)") \
+    X(TEXT, task, "task", "task", "WORD", 1, "embed, classify, token-classify, fill-mask or auto (default: auto, what the model was made for)") \
+    X(NUMBER, top_k, "top_k", "top-k", "N", 1, "fill-mask: tokens for each mask (default: 5)")                                   \
     X(LIST, inputs, "input.glob", "input", "PATH", 0, "files, directories or globs to read, in this order; - is standard input") \
     X(TEXT, format, "input.format", "format", "WORD", 1, "jsonl, csv, tsv or lines (default: by the names)")                     \
     X(TEXT, field, "input.field", "field", "NAME", 1, "the field or column that holds the text (default: text)")                 \
+    X(TEXT, pair_field, "input.pair_field", "pair-field", "NAME", 1, "classify: the field or column that holds the second text of a pair") \
     X(TEXT, id, "input.id", "id", "NAME", 1, "the field or column that names a record (default: id, else custom_id)")            \
     X(LIST, keep, "input.keep", "keep", "NAME,...", 1, "fields or columns to pass through to the output")                        \
     X(NUMBER, limit, "input.limit", "limit", "N", 1, "only the first N records")                                                 \
@@ -81,6 +84,8 @@ MUST_USE enum status jobspec_from_json(struct jobspec *s, const char *json, size
 json_t *jobspec_to_json(const struct jobspec *s); /* every field, nested as in YAML; NULL when memory is out */
 /* Words and ranges: model and inputs and output are there, precision and the others are known words, weight in range. */
 MUST_USE enum status jobspec_check(const struct jobspec *s, struct err *e);
+/* What goes with the job's task, once that is known: `npy` says that the output is one. ST_OK while it is "auto". */
+MUST_USE enum status jobspec_check_task(const struct jobspec *s, int npy, struct err *e);
 
 /* The identity of a job: {"model":DIGEST,"input":DIGEST,"input.format":...}: every field of the table that counts, under its path, plus the
    digests of model and dataset. NULL when memory is out. */

@@ -43,6 +43,24 @@ def test_real_model(dir):
     t.same_output(a, b)
 
 
+def test_scores_of_pairs(dir):
+    """Cross-encoders: both texts, their token types, and a head on top."""
+    import json
+    with open(os.path.join(dir, "pairs.jsonl"), "w", encoding="utf-8") as f:
+        for i in range(2000):
+            f.write(json.dumps({"id": i, "text": "the tide " * (i % 9 + 1), "other": f"of {i} waves and " * (i % 7)}) + "\n")
+    with open(os.path.join(dir, "one.jsonl"), "w", encoding="utf-8") as f:
+        f.write(json.dumps({"id": 1234, "text": "the tide " * (1234 % 9 + 1), "other": "of 1234 waves and " * (1234 % 7)}) + "\n")
+    for family in ("bert", "deberta-v2"):
+        model = t.tiny_kind("family=" + family, "head=classify")
+        pairs = dict(model=model, inp=os.path.join(dir, "pairs.jsonl"))
+        a = job(dir, family + "-a", "--pair-field", "other", "--workers", "1", "--lanes", "1", **pairs)
+        b = job(dir, family + "-b", "--pair-field", "other", "--workers", "3", "--lanes", "2", "--lease", "0.2s", "--commit", "0.1s", "--micro-batch", "7", **pairs)
+        t.same_output(a, b)
+        alone = job(dir, family + "-alone", "--pair-field", "other", model=model, inp=os.path.join(dir, "one.jsonl"))
+        assert t.rows(alone) == [t.rows(a)[1234]]
+
+
 def test_npy_file(dir):
     t.write_jsonl(os.path.join(dir, "in.jsonl"), 1000)
     a = job(dir, "a", "--lanes", "1", out=os.path.join(dir, "a.npy"))

@@ -37,6 +37,12 @@ def encode(tokenizer, text, other=None):
     return e.ids, e.type_ids
 
 
+def spans(tokenizer, text):
+    """Where in the text, in bytes, each token lies; the special ones around it lie nowhere."""
+    e = tokenizer.encode(text)
+    return [[len(text[:i].encode()) for i in at] for at in e.offsets]
+
+
 def load(kind, path):
     model, info = kind.from_pretrained(path, attn_implementation="eager", output_loading_info=True)
     # every tensor of ours is one of theirs and the other way round; a pooler that embeddings do not use is none of ours
@@ -87,7 +93,11 @@ def families(mkmodel, top):
                 if head == "fill-mask" and "[MASK]" not in text:
                     continue
                 ids, types = encode(tokenizer, text, other)
-                put(model=args, head=head, text=text, other=other, ids=ids, types=types, **result(head, model, ids, types))
+                more = {"spans": spans(tokenizer, text)} if head == "token-classify" else {}
+                row = result(head, model, ids, types)
+                if head == "fill-mask":
+                    more = {"words": [[tokenizer.id_to_token(i) for i in best] for best in row["tokens"]]}
+                put(model=args, head=head, text=text, other=other, ids=ids, types=types, **more, **row)
         args = ["family=" + family, "pooling=mean", "normalize=0", *SIZES]
         tokenizer = make(mkmodel, f"{top}/{family}", args)
         model = load(transformers.AutoModel, f"{top}/{family}")

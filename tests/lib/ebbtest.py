@@ -46,6 +46,17 @@ def tiny_model(seed=1, hidden=32, layers=2):
     return _models[key]
 
 
+def tiny_kind(*args):
+    """A tiny random model of another kind: "family=roberta", "head=classify" (tests/lib/tinymodel.h)."""
+    if args not in _models:
+        path = os.path.join(BUILD, "tests", "models", "-".join(a.replace("=", "_") for a in args))
+        if not os.path.exists(os.path.join(path, "config.json")):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            subprocess.run([os.path.join(BUILD, "tests/mkmodel"), path, *args], check=True, stdout=subprocess.DEVNULL)
+        _models[args] = path
+    return _models[args]
+
+
 def write_jsonl(path, count, seed=1, text=None, words=12):
     """count records {"id", "text"}; text(i) may replace the random text."""
     r = random.Random(seed)

@@ -8,10 +8,7 @@
 #include "base/status.h"
 #include "workers/engine/cpu/kernels.h"
 #include "workers/engine/family.h"
-
-/* What is asked of a model. The words are those of --task. */
-enum task { TASK_EMBED, TASK_CLASSIFY, TASK_TOKENS, TASK_FILL_MASK, TASKS };
-extern const char *const task_words[TASKS];
+#include "workers/engine/task.h"
 
 /* From logits to scores */
 enum scoring { SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_RAW };

@@ -12,6 +12,8 @@
 /* Raised whenever a change of the kernels changes a bit of any result. */
 #define NUMERICS "ebb1-x86-f32"
 
+const char *const model_precisions[] = {"f32", NULL};
+
 struct model {
     struct model_info info;
     struct model_config config;
@@ -51,10 +53,45 @@ static enum status name_of(const char *dir, char *out, size_t cap, struct err *e
     return ST_OK;
 }
 
+static void describe_labels(struct model_info *i, const struct model_config *c)
+{
+    size_t n = 0, cap = sizeof i->label_names - 4;
+    i->labels = c->label_count;
+    for (uint32_t k = 0; k < c->label_count; k++) {
+        size_t need = strlen(c->label[k]) + (k ? 2 : 0);
+        if (n + need >= cap) {
+            snprintf(i->label_names + n, sizeof i->label_names - n, "...");
+            break;
+        }
+        n += (size_t)snprintf(i->label_names + n, cap - n, "%s%s", k ? ", " : "", c->label[k]);
+    }
+}
+
+/* As they run, for one micro-batch. */
+static void describe_ops(struct model_info *i, const struct model_config *c)
+{
+    uint32_t layers = c->layers * c->inner, linear = 4 * layers, norm = 1 + 2 * layers;
+    int projects = c->family->projection && (c->embedding != c->hidden || c->family->inner);
+    char head[48] = "";
+    linear += (uint32_t)projects;
+    if (c->task == TASK_EMBED) {
+        for (uint32_t k = 0; k < c->step_count; k++)
+            linear += (uint32_t)c->step[k].is_dense;
+        snprintf(head, sizeof head, ", %u pool%s", c->pooling_count, i->normalize ? ", 1 unit" : "");
+    } else {
+        linear += c->task == TASK_TOKENS ? 1 : 2;
+        norm += c->task == TASK_FILL_MASK;
+        snprintf(head, sizeof head, ", 1 %s", c->task == TASK_FILL_MASK ? "top-k" : scoring_words[c->scoring]);
+    }
+    snprintf(i->ops, sizeof i->ops, "1 embed, %u linear, %u %sattention, %u norm%s", linear, layers,
+             c->family->relative == RELATIVE_NONE ? "" : "relative ", norm, head);
+}
+
 static void describe(struct model_info *i, const struct model_config *c, const struct kernels *k, uint32_t top_k)
 {
     size_t n = 0;
     snprintf(i->architecture, sizeof i->architecture, "%s", c->family->type);
+    i->kind = c->task;
     snprintf(i->task, sizeof i->task, "%s", task_words[c->task]);
     snprintf(i->precision, sizeof i->precision, "f32");
     snprintf(i->isa, sizeof i->isa, "%s", k->name);
@@ -65,7 +102,8 @@ static void describe(struct model_info *i, const struct model_config *c, const s
     if (c->task == TASK_CLASSIFY || c->task == TASK_TOKENS)
         snprintf(i->scoring, sizeof i->scoring, "%s", scoring_words[c->scoring]);
     snprintf(i->mask_token, sizeof i->mask_token, "%s", c->mask_token);
-    i->labels = c->label_count;
+    describe_labels(i, c);
+    describe_ops(i, c);
     i->layers = c->layers;
     i->hidden = c->hidden;
     i->heads = c->heads;
@@ -172,6 +210,21 @@ void model_free(struct model *m)
 const struct model_info *model_info(const struct model *m)
 {
     return &m->info;
+}
+
+double model_flops(const struct model *m, size_t n, const uint32_t *lengths)
+{
+    const struct model_config *c = &m->config;
+    double tokens = 0, squares = 0, h = c->hidden, layers = (double)c->layers * c->inner, head = 0;
+    for (size_t i = 0; i < n; i++) {
+        tokens += lengths[i];
+        squares += (double)lengths[i] * lengths[i];
+    }
+    if (c->task == TASK_TOKENS)
+        head = tokens * h * c->label_count;
+    else if (c->task == TASK_CLASSIFY)
+        head = (double)n * h * (h + c->label_count);
+    return 2 * (layers * (tokens * (4 * h * h + 2 * h * c->ffn) + 2 * squares * h) + head);
 }
 
 const char *model_label(const struct model *m, uint32_t i)

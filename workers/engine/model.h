@@ -8,9 +8,13 @@
 
 #include "base/status.h"
 #include "storage/modeldir.h"
+#include "workers/engine/task.h"
 
 struct model;
 struct model_ctx;
+
+/* Those that this version computes in, NULL behind the last. */
+extern const char *const model_precisions[];
 
 struct model_opts {
     const char *isa;       /* NULL or "auto": the best this processor has; "avx512", "avx2", "generic" for tests */
@@ -23,7 +27,8 @@ struct model_opts {
 struct model_info {
     char name[256];         /* last component of the directory */
     char architecture[64];  /* the family: "bert" */
-    char task[16];          /* resolved, as in model_opts */
+    enum task kind;         /* what it gives, and the word for it, as in model_opts */
+    char task[16];
     char precision[16];     /* resolved: "f32" */
     char isa[16];           /* resolved */
     char numerics[64];      /* numerics id: kernel-set version + numeric class, "ebb1-x86-f32" */
@@ -32,6 +37,8 @@ struct model_info {
     char scoring[16];       /* classify, token-classify: "softmax", "sigmoid", "raw"; else "" */
     char mask_token[32];    /* fill-mask: as the tokenizer spells it; else "" */
     uint32_t labels;        /* classify, token-classify; else 0 */
+    char label_names[256];  /* the first of them: "NEGATIVE, POSITIVE" */
+    char ops[160];          /* "1 embed, 24 linear, 6 attention, 13 norm, 1 pool" */
     uint64_t parameters;    /* count */
     uint64_t weight_bytes;  /* in memory, as packed */
     uint32_t layers, hidden, heads, ffn, vocab;
@@ -50,6 +57,8 @@ void model_free(struct model *m);
 const struct model_info *model_info(const struct model *m);
 /* Reads only headers and digests: for `ebb check` and `ebb model inspect` of large models, and the daemon's fingerprint. */
 MUST_USE enum status model_probe(const char *dir, const struct model_opts *o, struct model_info *info, struct err *e);
+/* Floating point operations of these items: products of matrices alone, two for each multiply-add. */
+double model_flops(const struct model *m, size_t n, const uint32_t *lengths);
 const char *model_label(const struct model *m, uint32_t i); /* i < info->labels */
 /* fill-mask: which token stands for the mask; before the first run. The tokenizer knows it. */
 void model_set_mask(struct model *m, int32_t id);

@@ -83,10 +83,96 @@ static int put_base64(const float *x, uint32_t n, struct buf *out)
     return 0;
 }
 
-static int encode_jsonl(const struct job *j, const struct item *i, const float *x, uint32_t n, struct buf *out)
+static int put_number(float x, struct buf *out)
 {
-    return buf_char(out, '{') || name_record(i, out) || buf_add(out, i->keep, i->keep_len) || buf_str(out, ",\"embedding\":") ||
-           (j->base64 ? put_base64(x, n, out) : put_floats(x, n, out)) || buf_str(out, "}\n");
+    char text[FTOA_MAX];
+    return buf_add(out, text, (size_t)ftoa(x, text));
+}
+
+static int put_text(const char *s, struct buf *out)
+{
+    return errline_string(out, s, strlen(s));
+}
+
+static uint32_t best_of(const float *x, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
+    return best;
+}
+
+static int put_scores(const struct outcome *o, struct buf *out)
+{
+    const struct model *m = o->loaded->model;
+    if (o->width == 1)
+        return buf_str(out, ",\"score\":") || put_number(o->f32[0], out);
+    uint32_t best = best_of(o->f32, o->width);
+    int failed = buf_str(out, ",\"label\":") || put_text(model_label(m, best), out) || buf_str(out, ",\"score\":") ||
+                 put_number(o->f32[best], out) || buf_str(out, ",\"scores\":{");
+    for (uint32_t i = 0; i < o->width && !failed; i++)
+        failed = (i && buf_char(out, ',')) || put_text(model_label(m, i), out) || buf_char(out, ':') || put_number(o->f32[i], out);
+    return failed || buf_char(out, '}');
+}
+
+static int put_tokens(const struct outcome *o, const struct item *item, struct buf *out)
+{
+    const struct model *m = o->loaded->model;
+    int failed = buf_str(out, ",\"tokens\":["), first = 1;
+    for (uint32_t i = 0; i < o->rows && !failed; i++) {
+        const float *row = o->f32 + (size_t)i * o->width;
+        const struct tok_span *at = &item->spans[i];
+        uint32_t best = best_of(row, o->width);
+        if (at->start == at->end)
+            continue;
+        failed = buf_str(out, first ? "{\"label\":" : ",{\"label\":") || put_text(model_label(m, best), out) || buf_str(out, ",\"score\":") ||
+                 put_number(row[best], out) || buf_printf(out, ",\"start\":%u,\"end\":%u}", at->start, at->end);
+        first = 0;
+    }
+    return failed || buf_char(out, ']');
+}
+
+/* A model's vocabulary may be padded beyond the tokenizer's. */
+static const char *token_text(const struct tokenizer *t, int32_t id)
+{
+    const char *text = tokenizer_token(t, id);
+    return text ? text : "";
+}
+
+static int put_masks(const struct outcome *o, struct buf *out)
+{
+    const struct tokenizer *t = o->loaded->tokenizer;
+    int failed = buf_str(out, ",\"masks\":[");
+    for (uint32_t i = 0; i < o->rows && !failed; i++) {
+        failed = buf_str(out, i ? ",[" : "[");
+        for (uint32_t k = 0; k < o->width && !failed; k++) {
+            size_t at = (size_t)i * o->width + k;
+            failed = buf_str(out, k ? ",{\"token\":" : "{\"token\":") || put_text(token_text(t, o->i32[at]), out) ||
+                     buf_printf(out, ",\"id\":%d,\"score\":", (int)o->i32[at]) || put_number(o->f32[at], out) || buf_char(out, '}');
+        }
+        failed = failed || buf_char(out, ']');
+    }
+    return failed || buf_char(out, ']');
+}
+
+static int put_embedding(const struct job *j, const struct outcome *o, struct buf *out)
+{
+    return buf_str(out, ",\"embedding\":") || (j->base64 ? put_base64(o->f32, o->width, out) : put_floats(o->f32, o->width, out));
+}
+
+static int encode_jsonl(const struct job *j, const struct item *i, const struct outcome *o, struct buf *out)
+{
+    if (buf_char(out, '{') || name_record(i, out) || buf_add(out, i->keep, i->keep_len))
+        return -1;
+    int failed = 0;
+    switch (o->task) {
+    case TASK_EMBED: failed = put_embedding(j, o, out); break;
+    case TASK_CLASSIFY: failed = put_scores(o, out); break;
+    case TASK_TOKENS: failed = put_tokens(o, i, out); break;
+    case TASK_FILL_MASK: failed = put_masks(o, out); break;
+    case TASKS: break;
+    }
+    return failed || buf_str(out, "}\n");
 }
 
 static int encode_ids(const struct item *i, struct buf *out)
@@ -105,20 +191,21 @@ static char *copy_of(const struct buf *b, size_t *len)
     return copy;
 }
 
-int encode_item(const struct job *j, struct item *i, const float *embedding, uint32_t dims, struct buf *scratch)
+int encode_item(const struct job *j, struct item *i, const struct outcome *o, struct buf *scratch)
 {
-    if (!all_finite(embedding, dims))
+    if (!all_finite(o->f32, o->rows * o->width))
         return 0;
     buf_clear(scratch);
     if (!j->npy) {
-        if (encode_jsonl(j, i, embedding, dims, scratch) || !(i->row = copy_of(scratch, &i->row_len)))
+        if (encode_jsonl(j, i, o, scratch) || !(i->row = copy_of(scratch, &i->row_len)))
             return -1;
         return 1;
     }
-    if (encode_ids(i, scratch) || !(i->aux = copy_of(scratch, &i->aux_len)) || !(i->row = mem_alloc((size_t)dims * 4)))
+    BUG_IF(o->rows != 1, "%u rows of one record for an .npy file", o->rows);
+    if (encode_ids(i, scratch) || !(i->aux = copy_of(scratch, &i->aux_len)) || !(i->row = mem_alloc((size_t)o->width * 4)))
         return -1;
-    for (uint32_t k = 0; k < dims; k++)
-        put_le((uint8_t *)i->row + 4 * k, embedding[k]);
-    i->row_len = (size_t)dims * 4;
+    for (uint32_t k = 0; k < o->width; k++)
+        put_le((uint8_t *)i->row + 4 * k, o->f32[k]);
+    i->row_len = (size_t)o->width * 4;
     return 1;
 }

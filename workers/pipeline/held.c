@@ -18,6 +18,8 @@ void item_free(struct item *i)
         return;
     mem_free(i->raw);
     mem_free(i->ids);
+    mem_free(i->types);
+    mem_free(i->spans);
     mem_free(i->hook);
     mem_free(i->id);
     mem_free(i->keep);

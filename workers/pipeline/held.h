@@ -22,6 +22,7 @@
 struct job;
 struct loaded;
 struct held;
+struct tok_span;
 
 #define HELD_MOST_RUNS 64 /* in one commit */
 
@@ -58,6 +59,8 @@ struct item {
     char *raw;               /* read -> prepare */
     size_t raw_len;
     int32_t *ids;            /* prepare -> infer */
+    uint8_t *types;          /* of each token; NULL: all 0 */
+    struct tok_span *spans;  /* token-classify: of each token in the text; empty for special ones */
     uint32_t tokens;
     char *hook;              /* the text, only under EBB_TEST_HOOK */
     char *id, *keep;         /* JSON, not terminated; prepare -> encode, write */

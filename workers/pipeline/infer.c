@@ -24,7 +24,7 @@ struct lane {
     struct blackbox_record *named;
     char **hooks;
     int32_t *ids;
-    float *out;
+    uint8_t *types;
     struct buf scratch;
 };
 
@@ -59,7 +59,7 @@ static void empty(struct lane *l)
     mem_free(l->named);
     mem_free(l->hooks);
     mem_free(l->ids);
-    mem_free(l->out);
+    mem_free(l->types);
     l->loaded = NULL;
     l->ctx = NULL;
     l->items = NULL;
@@ -67,7 +67,7 @@ static void empty(struct lane *l)
     l->named = NULL;
     l->hooks = NULL;
     l->ids = NULL;
-    l->out = NULL;
+    l->types = NULL;
 }
 
 /* Memory for micro-batches of this job: planned once, nothing is allocated for each. */
@@ -88,8 +88,8 @@ static void make_ready(struct lane *l, const struct held *h)
     l->named = mem_array(n, sizeof *l->named);
     l->hooks = mem_array(n, sizeof *l->hooks);
     l->ids = mem_array(tokens, sizeof *l->ids);
-    l->out = mem_array(n * l->loaded->info->dims, sizeof *l->out);
-    if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->out ||
+    l->types = mem_array(tokens, sizeof *l->types);
+    if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->types ||
         model_ctx_new(l->loaded->model, tokens, j->micro_batch, &l->ctx, &e) != ST_OK)
         pipeline_out_of_memory(l->p, "a lane");
 }
@@ -114,6 +114,10 @@ static uint32_t lay_out(struct lane *l, struct node *chain)
         l->named[n] = (struct blackbox_record){.job = i->held->job->id, .epoch = i->held->epoch, .record = i->record};
         l->hooks[n] = i->hook;
         memcpy(l->ids + tokens, i->ids, i->tokens * sizeof *l->ids);
+        if (i->types)
+            memcpy(l->types + tokens, i->types, i->tokens * sizeof *l->types);
+        else
+            memset(l->types + tokens, 0, i->tokens * sizeof *l->types);
         tokens += i->tokens;
         n++;
     }
@@ -125,17 +129,23 @@ static uint32_t lay_out(struct lane *l, struct node *chain)
     return n;
 }
 
-static void finish(struct lane *l, uint32_t n)
+static void finish(struct lane *l, uint32_t n, const struct model_result *r)
 {
     struct item *rows = NULL;
     struct node **tail = NULL;
-    uint32_t dims = l->loaded->info->dims;
+    const struct model_tensor *first = &r->tensor[0], *second = r->count > 1 ? &r->tensor[1] : NULL;
+    size_t at = 0; /* row of the outputs */
     for (uint32_t k = 0; k < n; k++) {
         struct item *i = l->items[k];
         i->node.next = NULL;
         mem_free(i->ids);
+        mem_free(i->types);
         i->ids = NULL;
-        switch (encode_item(i->held->job, i, l->out + (size_t)k * dims, dims, &l->scratch)) {
+        i->types = NULL;
+        struct outcome o = {.task = l->loaded->info->kind, .loaded = l->loaded, .rows = first->rows ? first->rows[k] : 1, .width = first->width,
+                            .f32 = first->f32 + at * first->width, .i32 = second ? second->i32 + at * second->width : NULL};
+        at += o.rows;
+        switch (encode_item(i->held->job, i, &o, &l->scratch)) {
         case 1:
             if (tail)
                 *tail = &i->node;
@@ -173,9 +183,10 @@ void *infer_run(void *arg)
         blackbox_enter(p->o.box, l.slot, l.named, n);
         if (fault_point("worker.infer") || testhook_run(l.hooks, n))
             pipeline_out_of_memory(p, "a micro-batch");
-        model_run(l.loaded->model, l.ctx, n, l.lengths, l.ids, l.out);
+        const struct model_result *r =
+            model_infer(l.loaded->model, l.ctx, &(struct model_batch){.n = n, .lengths = l.lengths, .ids = l.ids, .types = l.types});
         blackbox_leave(p->o.box, l.slot);
-        finish(&l, n);
+        finish(&l, n, r);
     }
     fp_leave(fp);
     empty(&l);

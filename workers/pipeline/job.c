@@ -26,6 +26,7 @@ static enum status fill(struct job *j, const struct job_words *w, struct err *e)
     j->decoding = (struct decoder_opts){
         .format = format,
         .field = s->field,
+        .pair = s->pair_field,
         .id = s->id,
         .keep = (const char *const *)s->keep.items,
         .keep_count = s->keep.count,

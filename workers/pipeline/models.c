@@ -14,8 +14,24 @@ static enum status check(const struct job *j, const struct loaded *l, struct err
     if (ids > l->info->vocab)
         return err_set(e, ST_USER, "the tokenizer of '%s' knows %u tokens, its model only %u: they do not belong together", j->spec.model, ids,
                        l->info->vocab);
-    if (l->info->max_tokens <= tokenizer_special_count(l->tokenizer))
+    uint32_t special = j->spec.pair_field ? tokenizer_pair_special_count(l->tokenizer) : tokenizer_special_count(l->tokenizer);
+    if (l->info->max_tokens <= special)
         return err_set(e, ST_USER, "the model in '%s' takes %u tokens, which leaves none for text", j->spec.model, l->info->max_tokens);
+    struct jobspec settled = j->spec; /* a client that did not see the model could not say what it is for */
+    settled.task = (char *)l->info->task;
+    return jobspec_check_task(&settled, j->npy, e);
+}
+
+static enum status find_mask(const struct job *j, struct loaded *l, struct err *e)
+{
+    l->mask_id = -1;
+    if (l->info->kind != TASK_FILL_MASK)
+        return ST_OK;
+    l->mask_id = tokenizer_id(l->tokenizer, l->info->mask_token);
+    if (l->mask_id < 0)
+        return err_set(e, ST_USER, "the tokenizer of '%s' has no token '%s', which fill-mask looks for; 'mask_token' in tokenizer_config.json names it",
+                       j->spec.model, l->info->mask_token);
+    model_set_mask(l->model, l->mask_id);
     return ST_OK;
 }
 
@@ -27,13 +43,15 @@ enum status loaded_open(const struct job *j, const char *isa, struct loaded **ou
     l->refs = 1;
     l->key = j->model_key;
     uint64_t begun = clock_ms();
-    struct model_opts o = {.isa = isa, .precision = j->spec.precision};
+    struct model_opts o = {.isa = isa, .precision = j->spec.precision, .task = j->spec.task, .top_k = (uint32_t)j->spec.top_k};
     enum status st = tokenizer_open(j->spec.model, &l->tokenizer, e);
     if (st == ST_OK)
         st = model_open(j->spec.model, &o, &l->model, e);
     if (st == ST_OK) {
         l->info = model_info(l->model);
         st = check(j, l, e);
+        if (st == ST_OK)
+            st = find_mask(j, l, e);
     }
     if (st != ST_OK) {
         loaded_unref(l);

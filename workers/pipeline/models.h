@@ -17,6 +17,7 @@ struct loaded {
     struct model *model;
     struct tokenizer *tokenizer;
     const struct model_info *info;
+    int32_t mask_id;         /* fill-mask; else -1 */
     uint64_t load_ms;
 };
 

@@ -46,6 +46,45 @@ static void need_decoder(struct preparing *t, const struct item *i)
     t->for_input = i->input;
 }
 
+/* What the model needs of the tokens, kept with the item. -1: memory is out. */
+static int keep_tokens(struct item *i, const struct tok_result *t, const struct model_info *m)
+{
+    uint32_t types = 0;
+    for (uint32_t k = 0; k < t->count; k++)
+        types |= t->types[k];
+    i->tokens = t->count;
+    if (!(i->ids = mem_alloc(t->count * sizeof *i->ids)) || (types && m->token_types > 1 && !(i->types = mem_alloc(t->count * sizeof *i->types))) ||
+        (t->spans && !(i->spans = mem_alloc(t->count * sizeof *i->spans))))
+        return -1;
+    memcpy(i->ids, t->ids, t->count * sizeof *i->ids);
+    if (i->types)
+        memcpy(i->types, t->types, t->count * sizeof *i->types);
+    if (i->spans)
+        memcpy(i->spans, t->spans, t->count * sizeof *i->spans);
+    return 0;
+}
+
+/* What would make no sense to the model. 0: nothing. */
+static int refuse_tokens(struct pipeline *p, struct item *i, const struct tok_result *t, const struct loaded *l)
+{
+    char message[200];
+    uint32_t masks = 0;
+    for (uint32_t k = 0; k < t->count; k++) {
+        masks += t->ids[k] == l->mask_id;
+        if (t->types[k] && l->info->token_types > 1 && t->types[k] >= l->info->token_types) {
+            snprintf(message, sizeof message, "the tokenizer gives a token the type %u, the model knows %u types", t->types[k], l->info->token_types);
+            pipeline_failed(p, i, RECORD_FAILED, message);
+            return 1;
+        }
+    }
+    if (l->info->kind != TASK_FILL_MASK || masks)
+        return 0;
+    snprintf(message, sizeof message, t->truncated ? "there is no %s among the first %u tokens of the text" : "there is no %s in the text to be filled",
+             l->info->mask_token, l->info->max_tokens);
+    pipeline_failed(p, i, RECORD_FAILED, message);
+    return 1;
+}
+
 static int copy(char **to, size_t *to_len, const char *from, size_t len)
 {
     if (!from || !len)
@@ -93,13 +132,21 @@ static int prepare(struct preparing *t, struct item *i)
         return 0;
     }
     struct tok_result tokens;
-    enum status st = tokenizer_encode(l->tokenizer, t->scratch, record.text, record.text_len, l->info->max_tokens, &tokens, &e);
-    if (st == ST_USER) {
+    struct tok_input in = {
+        .text = record.text,
+        .len = record.text_len,
+        .pair = record.pair,
+        .pair_len = record.pair_len,
+        .max_tokens = l->info->max_tokens,
+        .spans = l->info->kind == TASK_TOKENS,
+    };
+    enum status st = tokenizer_encode_input(l->tokenizer, t->scratch, &in, &tokens, &e);
+    if (st == ST_NOMEM)
+        pipeline_out_of_memory(p, "the tokens of a record");
+    if (st != ST_OK) {
         pipeline_failed(p, i, RECORD_NOT_TOKENISED, e.text);
         return 0;
     }
-    if (st != ST_OK)
-        pipeline_out_of_memory(p, "the tokens of a record");
     if (tokens.truncated && j->refuse_long) {
         char message[160];
         snprintf(message, sizeof message, "the text has more than the %u tokens that the model takes; --on-long truncate cuts such texts",
@@ -107,11 +154,10 @@ static int prepare(struct preparing *t, struct item *i)
         pipeline_failed(p, i, RECORD_TOO_MANY_TOKENS, message);
         return 0;
     }
-    i->tokens = tokens.count;
-    i->ids = mem_alloc(tokens.count * sizeof *i->ids);
-    if (!i->ids || (testhook_on() && !(i->hook = mem_strndup(record.text, record.text_len))))
+    if (refuse_tokens(p, i, &tokens, l))
+        return 0;
+    if (keep_tokens(i, &tokens, l->info) || (testhook_on() && !(i->hook = mem_strndup(record.text, record.text_len))))
         pipeline_out_of_memory(p, "the tokens of a record");
-    memcpy(i->ids, tokens.ids, tokens.count * sizeof *i->ids);
     mem_free(i->raw);
     i->raw = NULL;
     return 1;

@@ -381,6 +381,45 @@ static void lines_and_errors_passed_on(void **state)
     decoder_close(d);
 }
 
+/* The second text of a pair, whatever the format. */
+static void pairs(void **state)
+{
+    (void)state;
+    char *names[] = {(char[]){"id"}, (char[]){"text"}, (char[]){"other"}};
+    struct columns c = {names, 3};
+    static const struct {
+        const char *data, *text, *pair, *message;
+    } json[] = {
+        {"{\"text\":\"a\",\"other\":\"b\"}", "a", "b", NULL},
+        {"{\"other\":\"x\\ty\",\"text\":\"a\\nb\"}", "a\nb", "x\ty", NULL},
+        {"{\"other\":\"\",\"body\":\"the only other text\"}", "the only other text", "", NULL},
+        {"{\"text\":\"a\"}", NULL, NULL, "no field 'other' (fields: text)"},
+        {"{\"text\":\"a\",\"other\":null}", NULL, NULL, "field 'other' is null, not a string"},
+        {"{\"text\":\"a\",\"other\":[\"b\"]}", NULL, NULL, "field 'other' is an array, not a string"},
+    };
+    for (int csv = 0; csv < 2; csv++) {
+        struct decoder_opts o = {.format = csv ? FORMAT_CSV : FORMAT_JSONL, .pair = "other"};
+        struct decoder *d;
+        assert_ok(decoder_open(&o, csv ? &c : NULL, &d, e));
+        for (size_t i = 0; i < (csv ? 1 : sizeof json / sizeof *json); i++) {
+            const char *data = csv ? "1,\"a \"\"q\"\"\",\"b, c\"" : json[i].data;
+            struct record r = run(d, data, strlen(data));
+            if (!csv && json[i].message)
+                assert_string_equal(r.message, json[i].message);
+            assert_slice(r.text, r.text_len, csv ? "a \"q\"" : json[i].text);
+            assert_slice(r.pair, r.pair_len, csv ? "b, c" : json[i].pair);
+        }
+        decoder_close(d);
+    }
+    refuse(&(struct decoder_opts){.format = FORMAT_CSV, .pair = "othr"}, &c, "no column 'othr' (columns: id, text, other; did you mean 'other'?)");
+    refuse(&(struct decoder_opts){.format = FORMAT_LINES, .pair = "other"}, NULL,
+           "plain lines have no fields, so none called 'other': leave field, id and keep out");
+    struct decoder *d = open_decoder(FORMAT_JSONL, NULL, NULL, NULL, 0, NULL);
+    struct record r = run(d, "{\"text\":\"a\",\"other\":\"b\"}", 26);
+    assert_null(r.pair); /* not asked for */
+    decoder_close(d);
+}
+
 static void memory_runs_out(void **state)
 {
     (void)state;
@@ -390,7 +429,7 @@ static void memory_runs_out(void **state)
         const char *data = csv ? "\"1\"\"\",\"a\"\"b\",\"\"\"\",d" : "{\"id\":99999999999999999999,\"text\":\"a\",\"stars\":1e999}";
         unsigned failures = 0;
         for (uint64_t nth = 1;; nth++) {
-            struct decoder_opts o = {.format = csv ? FORMAT_CSV : FORMAT_JSONL, .field = "text", .id = "id", .keep = keep_two, .keep_count = 2};
+            struct decoder_opts o = {.format = csv ? FORMAT_CSV : FORMAT_JSONL, .field = "text", .pair = "text", .id = "id", .keep = keep_two, .keep_count = 2};
             struct decoder *d = NULL;
             struct err e = {0};
             struct raw raw = {.data = data, .len = strlen(data)};
@@ -421,6 +460,7 @@ int main(void)
         cmocka_unit_test(random_objects),   cmocka_unit_test(bent_objects),
         cmocka_unit_test(csv_good_and_bad), cmocka_unit_test(refused_at_open),
         cmocka_unit_test(lines_and_errors_passed_on), cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

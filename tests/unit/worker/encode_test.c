@@ -25,11 +25,16 @@ static struct item *item(const char *id, const char *keep)
     return i;
 }
 
+static int embed_item(const struct job *j, struct item *i, const float *x, uint32_t n, struct buf *scratch)
+{
+    return encode_item(j, i, &(struct outcome){.task = TASK_EMBED, .rows = 1, .width = n, .f32 = x}, scratch);
+}
+
 static void check(const struct job *j, const char *id, const char *keep, const float *x, uint32_t n, const char *row, const char *aux)
 {
     struct buf scratch = {0};
     struct item *i = item(id, keep);
-    assert_int_equal(encode_item(j, i, x, n, &scratch), 1);
+    assert_int_equal(embed_item(j, i, x, n, &scratch), 1);
     if (row) {
         assert_int_equal(i->row_len, strlen(row));
         assert_memory_equal(i->row, row, i->row_len);
@@ -70,7 +75,7 @@ static void npy(void **state)
     static const uint8_t bytes[] = {0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0};
     struct buf scratch = {0};
     struct item *i = item("17", NULL);
-    assert_int_equal(encode_item(&j, i, x, 2, &scratch), 1);
+    assert_int_equal(embed_item(&j, i, x, 2, &scratch), 1);
     assert_int_equal(i->row_len, sizeof bytes);
     assert_memory_equal(i->row, bytes, sizeof bytes);
     item_free(i);
@@ -91,14 +96,14 @@ static void what_is_not_finite_is_refused(void **state)
         for (int k = 0; k < 3; k++) {
             const float x[] = {1, bad[k], 3.4e38f, 3.4e38f};
             struct item *i = item("1", NULL);
-            assert_int_equal(encode_item(&j, i, x, 4, &scratch), 0);
+            assert_int_equal(embed_item(&j, i, x, 4, &scratch), 0);
             assert_null(i->row);
             assert_null(i->aux);
             item_free(i);
         }
         const float large[] = {3.4e38f, 3.4e38f};
         struct item *i = item("1", NULL);
-        assert_int_equal(encode_item(&j, i, large, 2, &scratch), 1);
+        assert_int_equal(embed_item(&j, i, large, 2, &scratch), 1);
         item_free(i);
     }
     buf_release(&scratch);
@@ -114,7 +119,7 @@ static void each_allocation_may_fail(void **state)
             struct buf scratch = {0};
             struct item *i = item("1", ",\"a\":1");
             mem_fail_nth(n);
-            int result = encode_item(&j, i, x, 64, &scratch);
+            int result = embed_item(&j, i, x, 64, &scratch);
             mem_fail_nth(0);
             item_free(i);
             buf_release(&scratch);
