@@ -17,12 +17,13 @@ enum status image_reserve(struct image *i, uint32_t width, uint32_t height, stru
     uint64_t bytes = (uint64_t)width * height * 3;
     if (bytes > i->cap) {
         mem_free(i->rgb);
-        i->rgb = mem_alloc(bytes);
+        i->rgb = mem_alloc(bytes + IMAGE_SLACK);
         i->cap = i->rgb ? bytes : 0;
         if (!i->rgb) {
             i->width = i->height = 0;
             return err_nomem(e, "the pixels of an image");
         }
+        memset(i->rgb + bytes, 0, IMAGE_SLACK);
     }
     i->width = width;
     i->height = height;

@@ -11,9 +11,11 @@
 /* Reused from picture to picture: a zeroed struct is an empty one, image_release frees. */
 struct image {
     uint32_t width, height;
-    uint8_t *rgb; /* 3 * width * height bytes, rows from the top without gaps */
+    uint8_t *rgb; /* 3 * width * height bytes, rows from the top without gaps; IMAGE_SLACK bytes behind them may be read */
     size_t cap;
 };
+
+#define IMAGE_SLACK 32
 
 struct image_limits {
     uint32_t max_side;   /* pixels */

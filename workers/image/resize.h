@@ -22,11 +22,13 @@ enum resample {
 
 /* Memory that is used again for the next picture; zeroed at first. One per thread. */
 struct resizer {
+    int plain;               /* no vectors: for tests, the outcome is the same */
     int32_t *weights;
     uint32_t *first, *count; /* per output pixel: source pixels that it takes */
     double *exact;
     uint8_t *between;        /* after the first pass */
-    size_t weights_cap, first_cap, count_cap, exact_cap, between_cap;
+    uint8_t *columns;        /* eight rows, turned */
+    size_t weights_cap, first_cap, count_cap, exact_cap, between_cap, columns_cap;
 };
 void resizer_release(struct resizer *r);
 
