@@ -231,7 +231,7 @@ static enum status contract(struct run *r, const struct node *n, enum dtype d, c
     uint64_t summed = (a->labels | lb) & ~later;
     int64_t nb = count(batch, size), m = count(rows, size), k = count(summed, size), w = count(cols, size);
     const void *pa, *pb;
-    void *panels = NULL, *p;
+    void *scratch, *p;
     TRY(lay_out(r, n, z, a, (uint64_t[]){batch, rows, summed}, size, &pa, e));
     struct operand one = {0};
     _Alignas(8) char unit[8];
@@ -239,18 +239,23 @@ static enum status contract(struct run *r, const struct node *n, enum dtype d, c
     one.data = unit;
     TRY(lay_out(r, n, z, b ? b : &one, (uint64_t[]){batch, summed, cols}, size, &pb, e));
     TRY(product_fits(n, (size_t)m, (size_t)w, (size_t)k, e));
+    TRY(product_fits(n, (size_t)nb, 0, 0, e));
     TRY(run_scratch(r, (size_t)(nb * m * w) * z, &p, e));
-    if (d == DT_F32)
-        TRY(run_scratch(r, product_floats(n->kernels, (size_t)w, (size_t)k) * sizeof(float), &panels, e));
-    for (int64_t i = 0; i < nb; i++)
-        product_run(n->kernels, d,
-                    &(struct product){.m = (size_t)m,
-                                      .n = (size_t)w,
-                                      .k = (size_t)k,
-                                      .a = (const char *)pa + (size_t)(i * m * k) * z,
-                                      .b = (const char *)pb + (size_t)(i * k * w) * z,
-                                      .c = (char *)p + (size_t)(i * m * w) * z},
-                    panels);
+    struct matrices g = {.batches = (size_t)nb,
+                         .m = (size_t)m,
+                         .n = (size_t)w,
+                         .k = (size_t)k,
+                         .a = pa,
+                         .b = pb,
+                         .a_batch = (size_t)(m * k),
+                         .a_row = (size_t)k,
+                         .a_col = 1,
+                         .b_batch = (size_t)(k * w),
+                         .b_row = (size_t)w,
+                         .b_col = 1,
+                         .c = p};
+    TRY(run_scratch(r, product_floats(n->kernels, d, &g) * sizeof(float), &scratch, e));
+    product_run(n->kernels, d, &g, scratch);
     uint8_t label[LABELS];
     uint32_t rank = list(batch, size, label, 0);
     rank = list(rows, size, label, rank);

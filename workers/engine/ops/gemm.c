@@ -49,23 +49,19 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     float beta = node_float(n, "beta", 1), alpha = node_float(n, "alpha", 1);
     TRY(product_fits(n, 1, (size_t)cols, (size_t)k, e));
     struct packed *p = mem_zalloc(sizeof *p);
-    float *row = mem_array((size_t)k, sizeof *row);
-    enum status st = p && row ? linear_init(&p->linear, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
+    float *bias = mem_array((size_t)cols, sizeof *bias);
+    enum status st = p && bias ? linear_init(&p->linear, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
     if (st != ST_OK) {
         mem_free(p);
-        mem_free(row);
+        mem_free(bias);
         return st;
     }
     int64_t count = c ? tensor_count(c) : 0;
     p->has_c = alpha == 1 && c && (count == 1 || (count == cols && c->dims[c->rank - 1] == cols));
-    const float *w = tensor_data(b), *pc = p->has_c ? tensor_data(c) : NULL;
-    for (int64_t j = 0; j < cols; j++) {
-        float bias = p->has_c ? beta * pc[count == 1 ? 0 : j] : 0;
-        for (int64_t i = 0; i < k; i++)
-            row[i] = turned ? w[j * k + i] : w[i * cols + j];
-        linear_set(&p->linear, (uint32_t)j, 1, row, &bias);
-    }
-    mem_free(row);
+    for (int64_t j = 0; p->has_c && j < cols; j++)
+        bias[j] = beta * ((const float *)tensor_data(c))[count == 1 ? 0 : j];
+    linear_set_strided(&p->linear, 0, (uint32_t)cols, tensor_data(b), turned ? (size_t)k : 1, turned ? 1 : (size_t)cols, bias);
+    mem_free(bias);
     n->state = p;
     return ST_OK;
 }
@@ -131,19 +127,23 @@ static enum status run(struct run *r, const struct node *n, struct err *e)
         return ST_OK;
     int ta = node_int(n, "transA", 0) != 0, tb = node_int(n, "transB", 0) != 0;
     double alpha = (double)node_float(n, "alpha", 1), beta = (double)node_float(n, "beta", 1);
-    struct product p = {.m = (size_t)y->dims[0], .n = (size_t)y->dims[1], .k = (size_t)a->dims[!ta], .turned = tb};
+    struct matrices p = {.batches = 1, .m = (size_t)y->dims[0], .n = (size_t)y->dims[1], .k = (size_t)a->dims[!ta]};
+    p.a_row = ta ? 1 : p.k;
+    p.a_col = ta ? p.m : 1;
+    p.b_row = tb ? 1 : p.n;
+    p.b_col = tb ? p.k : 1;
     const struct packed *packed = n->state;
     enum dtype d = dtype_is_half(y->dtype) ? DT_F32 : y->dtype;
     size_t z = dtype_bytes(d);
     const void *pc = NULL;
-    void *panels = NULL, *scratch;
+    void *scratch;
     if (a->dims[!ta] != b->dims[tb])
         return node_error(n, e, "rows of %lld cannot be multiplied with columns of %lld", (long long)a->dims[!ta], (long long)b->dims[tb]);
     TRY(product_fits(n, p.m, p.n, p.k, e));
     TRY(product_widen(r, a, &p.a, e));
     if (c)
         TRY(product_widen(r, c, &pc, e));
-    if (ta) {
+    if (ta && packed) {
         TRY(run_scratch(r, p.m * p.k * z, &scratch, e));
         copy_steps(z, 2, (int64_t[]){y->dims[0], (int64_t)p.k}, p.a, (int64_t[]){1, y->dims[0]}, scratch, (int64_t[]){(int64_t)p.k, 1});
         p.a = scratch;
@@ -159,9 +159,8 @@ static enum status run(struct run *r, const struct node *n, struct err *e)
             return ST_OK;
     } else {
         TRY(product_widen(r, b, &p.b, e));
-        if (d == DT_F32)
-            TRY(run_scratch(r, product_floats(n->kernels, p.n, p.k) * sizeof(float), &panels, e));
-        product_run(n->kernels, d, &p, panels);
+        TRY(run_scratch(r, product_floats(n->kernels, d, &p) * sizeof(float), &scratch, e));
+        product_run(n->kernels, d, &p, scratch);
     }
     if (alpha != 1 || (c && beta != 0))
         finish(d, 2, y->dims, alpha, beta, c, beta != 0 ? pc : NULL, p.c);

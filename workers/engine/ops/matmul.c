@@ -22,20 +22,14 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     int64_t k = b->dims[0], cols = b->dims[1];
     TRY(product_fits(n, 1, (size_t)cols, (size_t)k, e));
     struct linear *l = mem_zalloc(sizeof *l);
-    float *row = mem_array((size_t)k, sizeof *row), zero = 0;
-    enum status st = l && row ? linear_init(l, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
-    if (st == ST_OK) {
-        for (int64_t j = 0; j < cols; j++) {
-            for (int64_t i = 0; i < k; i++)
-                row[i] = ((const float *)tensor_data(b))[i * cols + j];
-            linear_set(l, (uint32_t)j, 1, row, &zero);
-        }
-        n->state = l;
-    } else {
+    enum status st = l ? linear_init(l, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
+    if (st != ST_OK) {
         mem_free(l);
+        return st;
     }
-    mem_free(row);
-    return st;
+    linear_set_strided(l, 0, (uint32_t)cols, tensor_data(b), 1, (size_t)cols, NULL);
+    n->state = l;
+    return ST_OK;
 }
 
 static void release(struct node *n)
@@ -65,27 +59,29 @@ static enum status run(struct run *r, const struct node *n, struct err *e)
         m.batches = 1;
     }
     const void *pa, *pb;
-    void *panels = NULL, *wide = NULL;
+    void *scratch = NULL, *wide = NULL;
     enum dtype d = dtype_is_half(y->dtype) ? DT_F32 : y->dtype;
     TRY(product_widen(r, a, &pa, e));
     TRY(product_widen(r, b, &pb, e));
-    if (d == DT_F32)
-        TRY(run_scratch(r, product_floats(n->kernels, m.n, m.k) * sizeof(float), &panels, e));
     if (dtype_is_half(y->dtype))
         TRY(run_scratch(r, (size_t)tensor_count(y) * sizeof(float), &wide, e));
     char *to = wide ? wide : tensor_data(y);
-    size_t z = dtype_bytes(d);
-    for (size_t i = 0; i < m.batches; i++) {
+    size_t z = dtype_bytes(d), at_once = 1; /* matrices that follow each other evenly: those of the last axis in front */
+    struct matrices p = {.batches = 1, .m = m.m, .n = m.n, .k = m.k, .a_row = m.k, .a_col = 1, .b_row = m.n, .b_col = 1};
+    if (m.rank && m.batches > 1) {
+        at_once = p.batches = (size_t)m.dims[m.rank - 1];
+        p.a_batch = (size_t)m.a_step[m.rank - 1] * m.m * m.k;
+        p.b_batch = (size_t)m.b_step[m.rank - 1] * m.k * m.n;
+        TRY(product_fits(n, at_once, 0, 0, e));
+    }
+    TRY(run_scratch(r, product_floats(n->kernels, d, &p) * sizeof(float), &scratch, e));
+    for (size_t i = 0; i < m.batches; i += at_once) {
         size_t ia, ib;
         mm_at(&m, i, &ia, &ib);
-        product_run(n->kernels, d,
-                    &(struct product){.m = m.m,
-                                      .n = m.n,
-                                      .k = m.k,
-                                      .a = (const char *)pa + ia * m.m * m.k * z,
-                                      .b = (const char *)pb + ib * m.k * m.n * z,
-                                      .c = to + i * m.m * m.n * z},
-                    panels);
+        p.a = (const char *)pa + ia * m.m * m.k * z;
+        p.b = (const char *)pb + ib * m.k * m.n * z;
+        p.c = to + i * m.m * m.n * z;
+        product_run(n->kernels, d, &p, scratch);
     }
     if (wide)
         half_narrow(y->dtype, tensor_count(y), wide, tensor_data(y));

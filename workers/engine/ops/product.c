@@ -4,11 +4,6 @@
 
 #include "workers/engine/ops/args.h"
 
-size_t product_floats(const struct kernels *k, size_t n, size_t depth)
-{
-    return (n + k->nr - 1) / k->nr * k->nr * depth;
-}
-
 enum status product_fits(const struct node *n, size_t m, size_t cols, size_t depth, struct err *e)
 {
     if (m > INT32_MAX || cols > INT32_MAX || depth > INT32_MAX)
@@ -16,43 +11,51 @@ enum status product_fits(const struct node *n, size_t m, size_t cols, size_t dep
     return ST_OK;
 }
 
-/* Panels of nr columns: a row of a panel lies together. Zeros beyond the last column. */
-static void pack(uint32_t nr, const struct product *p, float *to)
+static struct matmul_args args_of(const struct matrices *p, float *scratch)
 {
-    const float *b = p->b;
-    for (size_t j = 0; j < p->n; j += nr, to += nr * p->k) {
-        size_t cols = p->n - j < nr ? p->n - j : nr;
-        for (size_t k = 0; k < p->k; k++) {
-            float *row = to + k * nr;
-            if (p->turned)
-                for (size_t c = 0; c < cols; c++)
-                    row[c] = b[(j + c) * p->k + k];
-            else
-                memcpy(row, b + k * p->n + j, cols * sizeof *row);
-            for (size_t c = cols; c < nr; c++)
-                row[c] = 0;
-        }
-    }
+    return (struct matmul_args){
+        .batches = (uint32_t)p->batches,
+        .m = (uint32_t)p->m,
+        .n = (uint32_t)p->n,
+        .k = (uint32_t)p->k,
+        .a = p->a,
+        .b = p->b,
+        .a_batch = p->a_batch,
+        .a_row = p->a_row,
+        .a_col = p->a_col,
+        .b_batch = p->b_batch,
+        .b_row = p->b_row,
+        .b_col = p->b_col,
+        .c = p->c,
+        .c_batch = p->m * p->n,
+        .ldc = p->n,
+        .scratch = scratch,
+    };
 }
 
-/* Row by row of c, along k: each element is one chain. */
+size_t product_floats(const struct kernels *k, enum dtype d, const struct matrices *p)
+{
+    struct matmul_args g = args_of(p, NULL);
+    return d == DT_F32 ? k->matmul_scratch(&g) : 0;
+}
+
+/* Row by row of c, along k. */
 #define PRODUCT(T)                                                                                     \
     {                                                                                                  \
-        const T *a = p->a, *b = p->b;                                                                  \
         T *c = p->c;                                                                                   \
-        for (size_t i = 0; i < p->m; i++, a += p->k, c += p->n) {                                      \
-            for (size_t j = 0; j < p->n; j++)                                                          \
-                c[j] = 0;                                                                              \
-            for (size_t k = 0; k < p->k; k++) {                                                        \
-                T v = a[k];                                                                            \
-                size_t start = p->turned ? k : k * p->n, step = p->turned ? p->k : 1;                  \
+        for (size_t g = 0; g < p->batches; g++)                                                        \
+            for (size_t i = 0; i < p->m; i++, c += p->n) {                                             \
+                const T *a = (const T *)p->a + g * p->a_batch + i * p->a_row;                          \
+                const T *b = (const T *)p->b + g * p->b_batch;                                         \
                 for (size_t j = 0; j < p->n; j++)                                                      \
-                    c[j] += v * b[start + j * step];                                                   \
+                    c[j] = 0;                                                                          \
+                for (size_t k = 0; k < p->k; k++)                                                      \
+                    for (size_t j = 0; j < p->n; j++)                                                  \
+                        c[j] += a[k * p->a_col] * b[k * p->b_row + j * p->b_col];                      \
             }                                                                                          \
-        }                                                                                              \
     } break
 
-void product_run(const struct kernels *kernels, enum dtype d, const struct product *p, float *panels)
+void product_run(const struct kernels *kernels, enum dtype d, const struct matrices *p, float *scratch)
 {
     switch (d) {
     case DT_F64:
@@ -63,23 +66,11 @@ void product_run(const struct kernels *kernels, enum dtype d, const struct produ
     case DT_I64:
     case DT_U64:
         PRODUCT(uint64_t);
-    case DT_F32:
-        if (p->k == 0) {
-            memset(p->c, 0, p->m * p->n * sizeof(float));
-            break;
-        }
-        pack(kernels->nr, p, panels);
-        kernels->product[PREC_F32].run(&(struct gemm_args){
-            .m = (uint32_t)p->m,
-            .n = (uint32_t)p->n,
-            .k = (uint32_t)p->k,
-            .a = p->a,
-            .lda = p->k,
-            .packed = panels,
-            .c = p->c,
-            .ldc = p->n,
-        });
+    case DT_F32: {
+        struct matmul_args g = args_of(p, scratch);
+        kernels->matmul(&g);
         break;
+    }
     default:
         BUG("a product of type %d", d);
     }
