@@ -2,7 +2,7 @@
    node and rewrites around it; graph_fuse runs them until nothing changes.
 
    What is made: LayerNormalization, Gelu and HardSwish of the standard domain; FusedConv of com.microsoft; and, in domain "ebb", Linear, Attention,
-   SeqPool, Positions and Silu (ops/fused.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
+   SeqPool, SeqCumSum, Positions and Silu (ops/fused_linear.c, ops/fused_attention.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
    in between; that fusing happens depends on the model alone, so a model's results stay the same on every machine. */
 #ifndef EBB_GRAPH_FUSE_H
 #define EBB_GRAPH_FUSE_H

@@ -31,6 +31,7 @@ static enum status pool(struct graph *g, int32_t x, const char *how, int32_t out
 
 enum status fuse_pool(struct graph *g, struct node *n, const struct uniform *u, uint32_t *changed, struct err *e)
 {
+    double axis;
     if (n->n_out < 1 || n->out[0] < 0 || n->n_in < 1 || n->in[0] < 0)
         return ST_OK;
     if (node_is(n, "Div")) { /* sum over the length, by the length */
@@ -42,6 +43,14 @@ enum status fuse_pool(struct graph *g, struct node *n, const struct uniform *u, 
         if ((by->kind == UNIFORM_SIZE && by->size == length) || (by->kind == UNIFORM_NUMBER && dim_known(length) && by->number == (double)length))
             return pool(g, sum->in[0], "mean", n->out[0], n->name, changed, e);
         return ST_OK;
+    }
+    if (node_is(n, "CumSum") && n->n_in == 2 && constant_number(g, n->in[1], &axis) && (axis == 1 || axis == -1) && !node_int(n, "exclusive", 0) &&
+        !node_int(n, "reverse", 0)) { /* positions of tokens that are no padding */
+        const struct type *t = &g->values[n->in[0]].type;
+        if (t->rank != 2 || dim_known(t->dims[1]) || (t->dtype != DT_I32 && t->dtype != DT_I64))
+            return ST_OK;
+        ++*changed;
+        return rewrite_node(g, "ebb", "SeqCumSum", 1, n->name, 1, n->in, n->out[0]) ? ST_OK : err_nomem(e, "the model's graph");
     }
     if (dim_known(g->values[n->in[0]].type.rank == 3 ? g->values[n->in[0]].type.dims[1] : 0))
         return ST_OK; /* a fixed length is no sequence */

@@ -59,7 +59,7 @@ static enum seen of_node(const struct shaping *s, const enum seen *in, dim batch
     }
     if (n->n_out == 1 && is_shape(&s->out[0]))
         return is_fixed(&s->out[0]) ? SEEN_FREE : SEEN_SIZES;
-    if (is_ebb(n, "Attention") || is_ebb(n, "Positions"))
+    if (is_ebb(n, "Attention") || is_ebb(n, "Positions") || is_ebb(n, "SeqCumSum"))
         return tokens ? SEEN_TOKENS : SEEN_OTHER;
     if (is_ebb(n, "SeqPool"))
         return in[0] == SEEN_TOKENS ? SEEN_SEQS : SEEN_OTHER;

@@ -1,5 +1,5 @@
 /* Packing: a graph over texts [batch, length] can run on the tokens of many texts laid end to end, as one text of batch 1, when each token is treated by
-   itself everywhere but in ops that know where a sequence begins and ends (Attention, SeqPool and Positions of domain "ebb"). Nothing is padded then,
+   itself everywhere but in ops that know where a sequence begins and ends (Attention, SeqPool, SeqCumSum and Positions of domain "ebb"). Nothing is padded then,
    and a text's result is what it would be alone.
 
    pack_prove follows the axes of the graph's inputs through every node and says whether that is so. */

@@ -147,6 +147,8 @@ static struct uniform of_node(const struct graph *g, const struct node *n, const
     if (n->n_in == 2 && a->has_low && b->kind == UNIFORM_NUMBER &&
         ((strcmp(n->op, "GreaterOrEqual") == 0 && a->low >= b->number) || (strcmp(n->op, "Greater") == 0 && a->low > b->number)))
         return number(1);
+    if (n->n_in == 2 && a->has_low && b->kind == UNIFORM_NUMBER && strcmp(n->op, "Less") == 0 && a->low >= b->number)
+        return number(0);
     if (strcmp(n->op, "And") == 0 && ((a->kind == UNIFORM_NUMBER && a->number == 0) || (b->kind == UNIFORM_NUMBER && b->number == 0)))
         return number(0);
     if (strcmp(n->op, "Div") == 0 && is_float_type(g, n->out[0]) && a->kind == UNIFORM_NUMBER && b->kind == UNIFORM_NUMBER && b->number != 0)

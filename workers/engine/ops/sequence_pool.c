@@ -1,5 +1,6 @@
 /* What looks at a sequence from its start. Made by graph/fuse_sequence.c only.
    ebb.SeqPool: x [batch, length, n] to [batch, n]; attribute how: mean, max, cls (the first token).
+   ebb.SeqCumSum: x [batch, length] of int32 or int64: sums from each sequence's start.
    ebb.Positions: a constant table [positions, n] and an input of the sizes [batch, length], to [1, length, n]: the table's first rows; packed, the first
    rows of each sequence in turn. */
 #include <string.h>
@@ -60,6 +61,37 @@ static int pool_follow(const struct shaping *s, uint32_t in, uint32_t axis, uint
     return axis == 0 ? 0 : axis == 2 ? 1 : -1;
 }
 
+static enum status cumsum_shape(struct shaping *s, struct err *e)
+{
+    const struct type *x = &s->in[0];
+    if ((x->dtype != DT_I32 && x->dtype != DT_I64) || x->rank != 2)
+        return node_error(s->node, e, "wrong types");
+    type_tensor(&s->out[0], x->dtype, 2, x->dims);
+    return ST_OK;
+}
+
+static enum status cumsum_run(struct run *r, const struct node *n, struct err *e)
+{
+    const struct tensor *x = run_in(r, 0);
+    const struct seqs *s = run_seqs(r);
+    const void *from = tensor_data(x);
+    void *to = tensor_data(run_out(r, 0));
+    size_t at = 0;
+    if (s && (int64_t)s->tokens != tensor_count(x))
+        return node_error(n, e, "%lld numbers for %u packed tokens", (long long)tensor_count(x), s->tokens);
+    for (uint32_t i = 0; i < (s ? s->count : (uint32_t)x->dims[0]); i++) {
+        size_t end = at + (s ? s->lengths[i] : (size_t)x->dims[1]);
+        uint64_t sum = 0;
+        for (; at < end; at++) {
+            if (x->dtype == DT_I64)
+                ((int64_t *)to)[at] = (int64_t)(sum += (uint64_t)((const int64_t *)from)[at]);
+            else
+                ((int32_t *)to)[at] = (int32_t)(uint32_t)(sum += (uint64_t)((const int32_t *)from)[at]);
+        }
+    }
+    return ST_OK;
+}
+
 static enum status positions_shape(struct shaping *s, struct err *e)
 {
     const struct type *table = &s->in[0], *ids = &s->in[1];
@@ -92,6 +124,8 @@ static enum status positions_run(struct run *r, const struct node *n, struct err
 const struct op_def ops_sequence_pool[] = {
     {.domain = "ebb", .name = "SeqPool", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .check = pool_check,
      .shape = pool_shape, .run = pool_run, .follow = pool_follow},
+    {.domain = "ebb", .name = "SeqCumSum", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .shape = cumsum_shape,
+     .run = cumsum_run},
     {.domain = "ebb", .name = "Positions", .since = 1, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .shape = positions_shape,
      .run = positions_run},
     {0},
