@@ -4,6 +4,8 @@
 #define EBB_OPS_TABLES_H
 
 #define OP_TABLES(X) \
+    X(ops_rotary) \
+    X(ops_attention_std) \
     X(ops_signal) \
     X(ops_col2im) \
     X(ops_roi) \
