@@ -1,8 +1,8 @@
 /* The passes between folding and plans: they find what exporters took apart and put it together again. Each pass is a function that looks at one
    node and rewrites around it; graph_fuse runs them until nothing changes.
 
-   What is made: LayerNormalization, Gelu and HardSwish of the standard domain; FusedConv of com.microsoft; and, in domain "ebb", Linear, Attention,
-   SeqPool, SeqCumSum, Positions and Silu (ops/fused_linear.c, ops/fused_attention.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
+   What is made: LayerNormalization, Gelu, Swish and HardSwish of the standard domain; FusedConv of com.microsoft; and, in domain "ebb", Linear, Attention,
+   SeqPool, SeqCumSum and Positions (ops/fused_linear.c, ops/fused_attention.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
    in between; that fusing happens depends on the model alone, so a model's results stay the same on every machine. */
 #ifndef EBB_GRAPH_FUSE_H
 #define EBB_GRAPH_FUSE_H

@@ -102,7 +102,7 @@ static int clips(const struct graph *g, const struct node *n, double low, double
 /* x * sigmoid(x); x * clip(x + 3, 0, 6) / 6; x * hardsigmoid(x) with its slope of 1/6. */
 enum status fuse_silu(struct graph *g, struct node *n, uint32_t *changed, struct err *e)
 {
-    const char *op = NULL, *domain = "";
+    const char *op = NULL;
     int32_t x = n->n_in ? n->in[0] : -1;
     struct node *last = NULL;
     if (x < 0 || n->n_out < 1 || n->out[0] < 0)
@@ -112,8 +112,7 @@ enum status fuse_silu(struct graph *g, struct node *n, uint32_t *changed, struct
         last = only_user(g, n->out[0]);
         if (!node_is(last, "Mul") || last->in[0] == last->in[1] || other_input(last, n->out[0]) != x)
             return ST_OK;
-        op = sigmoid ? "Silu" : "HardSwish";
-        domain = sigmoid ? "ebb" : "";
+        op = sigmoid ? "Swish" : "HardSwish";
     } else if (clips(g, n, 0, 6)) {
         struct node *three = made_by(g, x, "Add"), *m = only_user(g, n->out[0]);
         if (!three || !node_is(m, "Mul") || m->in[0] == m->in[1])
@@ -131,7 +130,7 @@ enum status fuse_silu(struct graph *g, struct node *n, uint32_t *changed, struct
     }
     if (g->values[x].type.dtype != DT_F32)
         return ST_OK;
-    if (!rewrite_node(g, domain, op, *domain ? 1 : 14, last->name, 1, &x, last->out[0]))
+    if (!rewrite_node(g, "", op, *op == 'S' ? 24 : 14, last->name, 1, &x, last->out[0]))
         return err_nomem(e, "the model's graph");
     ++*changed;
     return ST_OK;

@@ -65,7 +65,9 @@ static const char *activation(const struct node *n)
         return "relu";
     if (node_is(n, "Tanh"))
         return "tanh";
-    if (n && strcmp(n->domain, "ebb") == 0 && strcmp(n->op, "Silu") == 0)
+    if (node_is(n, "Sigmoid"))
+        return "sigmoid";
+    if (node_is(n, "Swish") && node_float(n, "alpha", 1) == 1)
         return "silu";
     return NULL;
 }

@@ -50,6 +50,7 @@ static enum status run(struct run *r, const struct node *n, struct err *e)
                 .v = v + row * ld + h * each,
                 .ld = ld,
                 .scale = node_float(n, "scale", 1),
+                .precision = n->precision == PREC_BF16 ? PREC_BF16 : PREC_F32,
                 .out = out + row * width + h * each,
                 .ldo = width,
                 .scratch = scratch,

@@ -1,6 +1,6 @@
 /* ebb.Linear: y = act(x W + b) + residual, over the last axis of x. Made by graph/fuse_linear.c only.
    Inputs: x [..., k]; W constant, [k, n] or, with transposed = 1, [n, k]; b constant of n numbers, or left out; residual like y, or left out.
-   Attributes: activation (gelu, gelu_tanh, relu, tanh, silu), transposed. */
+   Attributes: activation (gelu, gelu_tanh, relu, tanh, sigmoid, silu), transposed. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -17,7 +17,8 @@ static enum status check(struct node *n, struct err *e)
     static const struct {
         const char *name;
         enum act act;
-    } acts[] = {{"", ACT_NONE}, {"gelu", ACT_GELU}, {"gelu_tanh", ACT_GELU_TANH}, {"relu", ACT_RELU}, {"tanh", ACT_TANH}};
+    } acts[] = {{"", ACT_NONE}, {"gelu", ACT_GELU}, {"gelu_tanh", ACT_GELU_TANH}, {"relu", ACT_RELU}, {"tanh", ACT_TANH}, {"sigmoid", ACT_SIGMOID},
+              {"silu", ACT_SILU}};
     const char *name = node_string(n, "activation", "");
     struct fused *f = mem_zalloc(sizeof *f);
     if (!f)
@@ -50,21 +51,9 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     struct fused *f = n->state;
     const struct tensor *w = s->constants[1], *b = arg_there(s, 2) ? s->constants[2] : NULL;
     int turned = node_int(n, "transposed", 0) != 0;
-    int64_t k = w->dims[turned], outputs = w->dims[!turned];
-    const float *p = tensor_data(w);
-    TRY(linear_init(&f->linear, n->kernels, PREC_F32, (uint32_t)outputs, (uint32_t)k, e));
-    float *row = NULL, *zero = mem_zalloc((size_t)outputs * sizeof *zero);
-    if (!zero || (!turned && !(row = mem_array((size_t)(k * outputs), sizeof *row)))) {
-        mem_free(zero);
-        return err_nomem(e, "the model's weights");
-    }
-    if (!turned)
-        for (int64_t j = 0; j < outputs; j++)
-            for (int64_t i = 0; i < k; i++)
-                row[j * k + i] = p[i * outputs + j];
-    linear_set(&f->linear, 0, (uint32_t)outputs, turned ? p : row, b ? tensor_data(b) : zero);
-    mem_free(row);
-    mem_free(zero);
+    size_t k = (size_t)w->dims[turned], outputs = (size_t)w->dims[!turned];
+    TRY(linear_init(&f->linear, n->kernels, (enum precision)n->precision, (uint32_t)outputs, (uint32_t)k, e));
+    linear_set_strided(&f->linear, 0, (uint32_t)outputs, tensor_data(w), turned ? k : 1, turned ? 1 : outputs, b ? tensor_data(b) : NULL);
     return ST_OK;
 }
 
