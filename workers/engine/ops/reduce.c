@@ -118,28 +118,53 @@ static enum kind kind_of(const struct node *n)
             all_##T(FOLD_SQUARE, outer, n, inner, x, y);                                                                         \
             break;                                                                                                               \
         }                                                                                                                        \
-    }                                                                                                                            \
-    /* inner is 1 */                                                                                                             \
-    static void log_sum_exp_##T(int64_t outer, int64_t n, const T *x, T *scratch, T *y)                                          \
-    {                                                                                                                            \
-        for (int64_t o = 0; o < outer; o++, x += n) {                                                                            \
-            T max = row_##T(FOLD_MAX, n, x), base = isinf(max) ? 0 : max;                                                        \
-            for (int64_t i = 0; i < n; i++)                                                                                      \
-                scratch[i] = (T)exp((double)(x[i] - base));                                                                      \
-            y[o] = (T)log((double)row_##T(FOLD_SUM, n, scratch)) + base;                                                         \
-        }                                                                                                                        \
-    }                                                                                                                            \
-    static void finish_##T(enum kind k, int64_t count, int64_t n, T *y)                                                          \
-    {                                                                                                                            \
-        for (int64_t i = 0; k == R_MEAN && i < count; i++)                                                                       \
-            y[i] = y[i] / (T)n;                                                                                                  \
-        for (int64_t i = 0; k == R_L2 && i < count; i++)                                                                         \
-            y[i] = (T)sqrt((double)y[i]);                                                                                        \
-        for (int64_t i = 0; k == R_LOG_SUM && i < count; i++)                                                                    \
-            y[i] = (T)log((double)y[i]);                                                                                         \
     }
 FOLDS(float, fabsf)
 FOLDS(double, fabs)
+
+/* inner is 1 */
+static void log_sum_exp_float(const struct vec *v, int64_t outer, int64_t n, const float *x, float *scratch, float *y)
+{
+    for (int64_t o = 0; o < outer; o++, x += n) {
+        float max = row_float(FOLD_MAX, n, x), base = isinf(max) ? 0 : max, sum;
+        for (int64_t i = 0; i < n; i++)
+            scratch[i] = x[i] - base;
+        v->map(ACT_EXP, 0, 0, (size_t)n, scratch, scratch);
+        sum = row_float(FOLD_SUM, n, scratch);
+        v->map(ACT_LOG, 0, 0, 1, &sum, &sum);
+        y[o] = sum + base;
+    }
+}
+
+static void log_sum_exp_double(int64_t outer, int64_t n, const double *x, double *scratch, double *y)
+{
+    for (int64_t o = 0; o < outer; o++, x += n) {
+        double max = row_double(FOLD_MAX, n, x), base = isinf(max) ? 0 : max;
+        for (int64_t i = 0; i < n; i++)
+            scratch[i] = exp(x[i] - base);
+        y[o] = log(row_double(FOLD_SUM, n, scratch)) + base;
+    }
+}
+
+static void finish_float(const struct vec *v, enum kind k, int64_t count, int64_t n, float *y)
+{
+    for (int64_t i = 0; k == R_MEAN && i < count; i++)
+        y[i] = y[i] / (float)n;
+    for (int64_t i = 0; k == R_L2 && i < count; i++)
+        y[i] = sqrtf(y[i]);
+    if (k == R_LOG_SUM)
+        v->map(ACT_LOG, 0, 0, (size_t)count, y, y);
+}
+
+static void finish_double(enum kind k, int64_t count, int64_t n, double *y)
+{
+    for (int64_t i = 0; k == R_MEAN && i < count; i++)
+        y[i] = y[i] / (double)n;
+    for (int64_t i = 0; k == R_L2 && i < count; i++)
+        y[i] = sqrt(y[i]);
+    for (int64_t i = 0; k == R_LOG_SUM && i < count; i++)
+        y[i] = log(y[i]);
+}
 
 /* Integers and bools, one element after the other. */
 static void fold_int(enum kind k, int64_t outer, int64_t n, int64_t inner, const struct tensor *x, const void *data, struct tensor *y)
@@ -336,11 +361,14 @@ static enum status run(struct run *r, const struct node *node, struct err *e)
     }
     if (k == R_LOG_SUM_EXP) {
         TRY(run_scratch(r, (size_t)n * sizeof *to, &p, e));
-        log_sum_exp_float(outer, n, from, p, to);
+        log_sum_exp_float(&node->kernels->vec, outer, n, from, p, to);
+    } else if (kinds[k].fold == FOLD_SUM && inner == 1) {
+        for (int64_t o = 0; o < outer; o++)
+            to[o] = node->kernels->vec.sum((size_t)n, from + o * n);
     } else {
         fold_float(kinds[k].fold, outer, n, inner, from, to);
     }
-    finish_float(k, total, n, to);
+    finish_float(&node->kernels->vec, k, total, n, to);
     if (dtype_is_half(x->dtype))
         half_narrow(x->dtype, total, to, tensor_data(y));
     return ST_OK;

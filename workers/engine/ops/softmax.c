@@ -121,7 +121,11 @@ static enum status run(struct run *r, const struct node *node, struct err *e)
         }
         for (int64_t i = 0; i < inner; i++) {
             void *row = inner > 1 ? (char *)p + (size_t)(i * n) * wide : out;
-            if (x->dtype == DT_F64)
+            if (wide == sizeof(float) && kind == SOFTMAX)
+                node->kernels->vec.softmax((size_t)n, (const float *)in + i * n, row);
+            else if (wide == sizeof(float) && kind == LOG_SOFTMAX)
+                node->kernels->vec.log_softmax((size_t)n, (const float *)in + i * n, row);
+            else if (x->dtype == DT_F64)
                 row_double(kind, n, (const double *)in + i * n, row);
             else
                 row_float(kind, n, (const float *)in + i * n, row);

@@ -1,4 +1,5 @@
-/* Functions of one element. f32 is computed in f32 where that is one operation of IEEE 754, otherwise in double and rounded once; f16 and
+/* Functions of one element. f32: one operation of IEEE 754, or one of the kernels' functions, or, for those that models hardly use (Sin to Atanh,
+   Celu, Selu, Mish), libm's in double, rounded once: their last bit may differ between versions of libm, not between processors. f64 is libm's. f16 and
    bf16 are widened to f32 and rounded. */
 #include <math.h>
 #include <string.h>
@@ -6,7 +7,8 @@
 #include "workers/engine/ops/args.h"
 
 struct unary {
-    float a, b;   /* the op's attributes */
+    float a, b; /* the op's attributes */
+    const struct vec *vec;
 };
 
 typedef void unary_f32(const struct unary *u, int64_t n, const float *x, float *y);
@@ -68,56 +70,52 @@ static void run_float(const struct unary *u, const struct tensor *x, struct tens
 }
 
 /* name, f32 of x, f64 of x */
-#define SIMPLE_MAP(X)                                                                             \
-    X(Ceil, ceilf(x), ceil(x))                                                                    \
-    X(Floor, floorf(x), floor(x))                                                                 \
-    X(Round, rintf(x), rint(x)) /* to even: the rounding mode of every thread of ours */          \
-    X(Sqrt, sqrtf(x), sqrt(x))                                                                    \
-    X(Reciprocal, 1.0f / x, 1.0 / x)                                                              \
-    X(Exp, (float)exp((double)x), exp(x))                                                         \
-    X(Log, (float)log((double)x), log(x))                                                         \
-    X(Erf, (float)erf((double)x), erf(x))                                                         \
-    X(Sin, (float)sin((double)x), sin(x))                                                         \
-    X(Cos, (float)cos((double)x), cos(x))                                                         \
-    X(Tan, (float)tan((double)x), tan(x))                                                         \
-    X(Asin, (float)asin((double)x), asin(x))                                                      \
-    X(Acos, (float)acos((double)x), acos(x))                                                      \
-    X(Atan, (float)atan((double)x), atan(x))                                                      \
-    X(Sinh, (float)sinh((double)x), sinh(x))                                                      \
-    X(Cosh, (float)cosh((double)x), cosh(x))                                                      \
-    X(Tanh, (float)tanh((double)x), tanh(x))                                                      \
-    X(Asinh, (float)asinh((double)x), asinh(x))                                                   \
-    X(Acosh, (float)acosh((double)x), acosh(x))                                                   \
-    X(Atanh, (float)atanh((double)x), atanh(x))                                                   \
-    X(Sigmoid, (float)(1 / (1 + exp(-(double)x))), 1 / (1 + exp(-x)))                             \
-    X(Softplus, (float)softplus((double)x), softplus(x))                                          \
-    X(Softsign, x / (1.0f + fabsf(x)), x / (1.0 + fabs(x)))                                       \
-    X(HardSwish, x * hard_f32(x, 1.0f / 6, 0.5f), x * hard_f64(x, 1.0 / 6, 0.5))                  \
-    X(Mish, (float)((double)x * tanh(softplus((double)x))), x * tanh(softplus(x)))                \
-    X(HardSigmoid, hard_f32(x, u->a, u->b), hard_f64(x, (double)u->a, (double)u->b))              \
-    X(LeakyRelu, x < 0 ? u->a * x : x, x < 0 ? (double)u->a * x : x)                              \
-    X(Elu, x < 0 ? (float)((double)u->a * expm1((double)x)) : x, x < 0 ? (double)u->a * expm1(x) : x) \
-    X(Celu, x < 0 ? (float)celu(u, (double)x) : x, x < 0 ? celu(u, x) : x)                        \
-    X(Selu, x > 0 ? u->b * x : (float)((double)u->b * (double)u->a * expm1((double)x)),           \
-      (double)u->b * (x > 0 ? x : (double)u->a * expm1(x)))                                       \
-    X(ThresholdedRelu, x > u->a ? x : 0.0f, x > (double)u->a ? x : 0.0)                           \
-    X(Swish, (float)swish(u, (double)x), swish(u, x))                                             \
-    X(GeluErf, (float)gelu((double)x), gelu(x))                                                   \
-    X(GeluTanh, (float)gelu_tanh((double)x), gelu_tanh(x))
+#define SIMPLE_MAP(X)                                                                              \
+    X(Ceil, ceilf(x), ceil(x))                                                                     \
+    X(Floor, floorf(x), floor(x))                                                                  \
+    X(Round, rintf(x), rint(x)) /* to even: the rounding mode of every thread of ours */           \
+    X(Sqrt, sqrtf(x), sqrt(x))                                                                     \
+    X(Reciprocal, 1.0f / x, 1.0 / x)                                                               \
+    X(Sin, (float)sin((double)x), sin(x))                                                          \
+    X(Cos, (float)cos((double)x), cos(x))                                                          \
+    X(Tan, (float)tan((double)x), tan(x))                                                          \
+    X(Asin, (float)asin((double)x), asin(x))                                                       \
+    X(Acos, (float)acos((double)x), acos(x))                                                       \
+    X(Atan, (float)atan((double)x), atan(x))                                                       \
+    X(Sinh, (float)sinh((double)x), sinh(x))                                                       \
+    X(Cosh, (float)cosh((double)x), cosh(x))                                                       \
+    X(Asinh, (float)asinh((double)x), asinh(x))                                                    \
+    X(Acosh, (float)acosh((double)x), acosh(x))                                                    \
+    X(Atanh, (float)atanh((double)x), atanh(x))                                                    \
+    X(Softsign, x / (1.0f + fabsf(x)), x / (1.0 + fabs(x)))                                        \
+    X(Mish, (float)((double)x * tanh(softplus((double)x))), x * tanh(softplus(x)))                 \
+    X(Celu, x < 0 ? (float)celu(u, (double)x) : x, x < 0 ? celu(u, x) : x)                         \
+    X(Selu, x > 0 ? u->b * x : (float)((double)u->b * (double)u->a * expm1((double)x)),            \
+      (double)u->b * (x > 0 ? x : (double)u->a * expm1(x)))                                        \
+    X(ThresholdedRelu, x > u->a ? x : 0.0f, x > (double)u->a ? x : 0.0)
+
+/* name, the kernels' function for f32, f64 of x */
+#define VECTOR_MAP(X)                                                      \
+    X(Exp, ACT_EXP, exp(x))                                                \
+    X(Log, ACT_LOG, log(x))                                                \
+    X(Erf, ACT_ERF, erf(x))                                                \
+    X(Tanh, ACT_TANH, tanh(x))                                             \
+    X(Sigmoid, ACT_SIGMOID, 1 / (1 + exp(-x)))                             \
+    X(Softplus, ACT_SOFTPLUS, softplus(x))                                 \
+    X(Elu, ACT_ELU, x < 0 ? (double)u->a * expm1(x) : x)                   \
+    X(LeakyRelu, ACT_LEAKY_RELU, x < 0 ? (double)u->a * x : x)             \
+    X(HardSigmoid, ACT_HARD_SIGMOID, hard(x, (double)u->a, (double)u->b))  \
+    X(HardSwish, ACT_HARD_SWISH, x * hard(x, 1.0 / 6, 0.5))                \
+    X(Swish, ACT_QUICK_GELU, x / (1 + exp(-(double)u->a * x)))             \
+    X(GeluErf, ACT_GELU, 0.5 * x * (1 + erf(x * 0.70710678118654752440)))  \
+    X(GeluTanh, ACT_GELU_TANH, 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))))
 
 static double softplus(double x)
 {
     return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
 }
 
-static inline float hard_f32(float x, float a, float b)
-{
-    float v = a * x + b;
-    v = v < 0 ? 0 : v;
-    return v > 1 ? 1 : v;
-}
-
-static inline double hard_f64(double x, double a, double b)
+static inline double hard(double x, double a, double b)
 {
     double v = a * x + b;
     v = v < 0 ? 0 : v;
@@ -127,21 +125,6 @@ static inline double hard_f64(double x, double a, double b)
 static double celu(const struct unary *u, double x)
 {
     return (double)u->a * expm1(x / (double)u->a);
-}
-
-static double swish(const struct unary *u, double x)
-{
-    return x / (1 + exp(-(double)u->a * x));
-}
-
-static double gelu(double x)
-{
-    return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-}
-
-static double gelu_tanh(double x)
-{
-    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 
 #define X(name, f32, f64)                                                               \
@@ -162,6 +145,22 @@ static double gelu_tanh(double x)
         }                                                                               \
     }
 SIMPLE_MAP(X)
+#undef X
+
+#define X(name, act, f64)                                                                  \
+    static void name##_f32(const struct unary *u, int64_t n, const float *px, float *py)   \
+    {                                                                                      \
+        u->vec->map(act, u->a, u->b, (size_t)n, px, py);                                   \
+    }                                                                                      \
+    static void name##_f64(const struct unary *u, int64_t n, const double *px, double *py) \
+    {                                                                                      \
+        (void)u;                                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                  \
+            double x = px[i];                                                              \
+            py[i] = f64;                                                                   \
+        }                                                                                  \
+    }
+VECTOR_MAP(X)
 #undef X
 
 /* name, its two attributes and what they are where the node does not say */
@@ -189,7 +188,7 @@ SIMPLE_MAP(X)
     X(Sigmoid, "", 0, "", 0)                           \
     X(Softplus, "", 0, "", 0)                          \
     X(Softsign, "", 0, "", 0)                          \
-    X(HardSwish, "", 0, "", 0)                         \
+    X(HardSwish, "", 1.0f / 6, "", 0.5f)               \
     X(Mish, "", 0, "", 0)                              \
     X(HardSigmoid, "alpha", 0.2f, "beta", 0.5f)        \
     X(LeakyRelu, "alpha", 0.01f, "", 0)                \
@@ -203,11 +202,9 @@ SIMPLE_MAP(X)
     static enum status name##_run(struct run *r, const struct node *n, struct err *e)                            \
     {                                                                                                            \
         (void)e;                                                                                                 \
-        struct unary u = {0};                                                                                    \
-        if (*(an))                                                                                               \
-            u.a = node_float(n, an, av);                                                                         \
-        if (*(bn))                                                                                               \
-            u.b = node_float(n, bn, bv);                                                                         \
+        struct unary u = {.a = *(an) ? node_float(n, an, av) : (av),                                             \
+                          .b = *(bn) ? node_float(n, bn, bv) : (bv),                                             \
+                          .vec = &n->kernels->vec};                                                              \
         if (run_out(r, 0))                                                                                       \
             run_float(&u, run_in(r, 0), run_out(r, 0), name##_f32, name##_f64);                                  \
         return ST_OK;                                                                                            \
@@ -228,7 +225,7 @@ static enum status Gelu_run(struct run *r, const struct node *n, struct err *e)
     (void)e;
     int tanh_ = strcmp(node_string(n, "approximate", "none"), "tanh") == 0;
     if (run_out(r, 0))
-        run_float(&(struct unary){0}, run_in(r, 0), run_out(r, 0), tanh_ ? GeluTanh_f32 : GeluErf_f32, tanh_ ? GeluTanh_f64 : GeluErf_f64);
+        run_float(&(struct unary){.vec = &n->kernels->vec}, run_in(r, 0), run_out(r, 0), tanh_ ? GeluTanh_f32 : GeluErf_f32, tanh_ ? GeluTanh_f64 : GeluErf_f64);
     return ST_OK;
 }
 
