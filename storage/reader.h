@@ -25,6 +25,8 @@
     X(UNREADABLE, "unreadable", "the source cannot be read")                                                                     \
     X(TOO_MANY_TOKENS, "too_many_tokens", "more tokens than the model takes")                                                    \
     X(NOT_TOKENISED, "not_tokenised", "the tokenizer cannot take it")                                                            \
+    X(BAD_IMAGE, "bad_image", "no image that can be read")                                                                       \
+    X(WRONG_SHAPE, "wrong_shape", "not the numbers that the model's input wants")                                                \
     X(CRASHED, "crashed", "crashed the worker every time it was run alone")                                                      \
     X(HUNG, "hung", "hung the worker every time it was run alone")                                                               \
     X(OUT_OF_MEMORY, "out_of_memory", "took all memory every time it was run alone")                                             \

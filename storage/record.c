@@ -18,6 +18,7 @@
 
 struct decoder {
     enum format format;
+    int no_text;
     char *field, *id;          /* NULL: by default */
     char *pair;                /* NULL: none */
     char **keep;
@@ -96,7 +97,9 @@ static enum status bind_columns(struct decoder *d, struct err *e)
 {
     if (!d->column_count) /* a source without rows */
         return ST_OK;
-    if (d->field) {
+    if (d->no_text) {
+        d->text_at = NO_COLUMN;
+    } else if (d->field) {
         TRY(find_column(d, d->field, &d->text_at, e));
     } else if (has_column(d, "text")) {
         TRY(find_column(d, "text", &d->text_at, e));
@@ -173,6 +176,7 @@ enum status decoder_open(const struct decoder_opts *o, const struct columns *col
     if (!d)
         return err_nomem(e, "decoding records");
     d->format = o->format;
+    d->no_text = o->no_text;
     d->text_at = d->pair_at = d->id_at = NO_COLUMN;
     enum status status = copy_words(d, o, columns) ? err_nomem(e, "decoding records") : ST_OK;
     if (status == ST_OK && csv)
@@ -371,6 +375,15 @@ static enum status plain_text(const struct json_member *m, struct buf *space, co
     return ST_OK;
 }
 
+static enum status keep_members(struct decoder *d, struct err *e)
+{
+    for (size_t i = 0; i < d->keep_count; i++)
+        if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) ||
+            (d->found[i] ? buf_add(&d->keep_buf, d->found[i]->value, d->found[i]->value_len) : buf_str(&d->keep_buf, "null")))
+            return err_nomem(e, "the fields kept of a record");
+    return ST_OK;
+}
+
 static enum status run_json(struct decoder *d, const struct raw *raw, struct record *out, struct err *e)
 {
     size_t valid = utf8_prefix(raw->data, raw->len);
@@ -389,6 +402,10 @@ static enum status run_json(struct decoder *d, const struct raw *raw, struct rec
     if (id && (*id->value == '"' || *id->value == '-' || (*id->value >= '0' && *id->value <= '9'))) {
         out->id_json = id->value;
         out->id_len = id->value_len;
+    }
+    if (d->no_text) {
+        out->text = "";
+        return keep_members(d, e);
     }
     const struct json_member *text = d->field ? w.field : w.text ? w.text : w.content;
     const char *name = d->field ? d->field : w.text || !w.content ? "text" : "content";
@@ -416,10 +433,7 @@ static enum status run_json(struct decoder *d, const struct raw *raw, struct rec
         fail(out, RECORD_WRONG_TYPE, "field '%.100s' is %s, not a string", d->pair, type_name(*w.pair->value));
         return ST_OK;
     }
-    for (size_t i = 0; i < d->keep_count; i++)
-        if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) ||
-            (d->found[i] ? buf_add(&d->keep_buf, d->found[i]->value, d->found[i]->value_len) : buf_str(&d->keep_buf, "null")))
-            return err_nomem(e, "the fields kept of a record");
+    TRY(keep_members(d, e));
     TRY(plain_text(text, &d->text, &out->text, &out->text_len, e));
     return d->pair ? plain_text(w.pair, &d->pair_text, &out->pair, &out->pair_len, e) : ST_OK;
 }
@@ -477,6 +491,10 @@ static enum status run_csv(struct decoder *d, const struct raw *raw, struct reco
         const struct csv_field *f = &fields[d->keep_at[i]];
         if (buf_add(&d->keep_buf, d->keep_names[i].data, d->keep_names[i].len) || json_add_string(&d->keep_buf, f->data, f->len))
             return err_nomem(e, "the columns kept of a record");
+    }
+    if (d->no_text) {
+        out->text = "";
+        return ST_OK;
     }
     out->text = fields[d->text_at].data;
     out->text_len = fields[d->text_at].len;

@@ -12,6 +12,7 @@ struct decoder_opts {
     const char *id;           /* NULL: `id`, else `custom_id`, where there */
     const char *const *keep;  /* fields passed through. LINES have no fields: naming any of these is ST_USER */
     size_t keep_count;
+    int no_text;              /* the model takes something else of the record: only id and kept fields are looked for; text is empty */
 };
 
 struct record {

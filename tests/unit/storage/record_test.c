@@ -381,6 +381,30 @@ static void lines_and_errors_passed_on(void **state)
     decoder_close(d);
 }
 
+/* For a model of numbers only id and kept fields matter: there need be no text at all. */
+static void without_text(void **state)
+{
+    (void)state;
+    char *names[] = {(char[]){"id"}, (char[]){"age"}, (char[]){"height"}};
+    static const char *const keep[] = {"age"};
+    struct columns c = {names, 3};
+    for (int csv = 0; csv < 2; csv++) {
+        struct decoder_opts o = {.format = csv ? FORMAT_CSV : FORMAT_JSONL, .field = "nowhere", .keep = keep, .keep_count = 1, .no_text = 1};
+        struct raw raw = {.data = csv ? "a,4,1.5" : "{\"id\":\"a\",\"age\":4,\"x\":[1.5]}"};
+        struct decoder *d;
+        struct record r;
+        raw.len = strlen(raw.data);
+        assert_ok(decoder_open(&o, csv ? &c : NULL, &d, e));
+        assert_ok(decoder_run(d, &raw, &r, e));
+        assert_int_equal(r.error, RECORD_NONE);
+        assert_int_equal(r.text_len, 0);
+        assert_true(r.id_len == 3 && memcmp(r.id_json, "\"a\"", 3) == 0);
+        const char *kept = csv ? ",\"age\":\"4\"" : ",\"age\":4";
+        assert_true(r.keep_len == strlen(kept) && memcmp(r.keep_json, kept, r.keep_len) == 0);
+        decoder_close(d);
+    }
+}
+
 /* The second text of a pair, whatever the format. */
 static void pairs(void **state)
 {
@@ -460,6 +484,7 @@ int main(void)
         cmocka_unit_test(random_objects),   cmocka_unit_test(bent_objects),
         cmocka_unit_test(csv_good_and_bad), cmocka_unit_test(refused_at_open),
         cmocka_unit_test(lines_and_errors_passed_on), cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(without_text),
         cmocka_unit_test(pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
