@@ -9,6 +9,7 @@ Needs the Python package `tokenizers`. The tables are what its normalisers and s
 import json
 import random
 import sys
+import unicodedata
 
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
@@ -160,6 +161,34 @@ def tables():
     digits = pre_tokenizers.Digits(True)
     table("uni_digit", "what Digits splits at", [c for c in every if len(digits.pre_tokenize_str("a" + chr(c))) == 2])
     scripts(every)
+    late(every)
+
+
+def late(every):
+    """Characters that the reference's regular expressions know and those of Unicode 14 (of PCRE2 10.42) do not."""
+    if unicodedata.unidata_version != "14.0.0":
+        sys.exit("this table needs a Python whose unicodedata is that of Unicode 14 (3.11)")
+    unknown, rows = [c for c in every if unicodedata.category(chr(c)) == "Cn"], []
+    for kind in "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So".split():
+        gone = pre_tokenizers.Split(Regex(r"\p{%s}" % kind), "removed")
+        for c in unknown:
+            if not gone.pre_tokenize_str(chr(c)):
+                if rows and rows[-1][1] == c - 1 and rows[-1][2] == kind:
+                    rows[-1][1] = c
+                else:
+                    rows.append([c, c, kind])
+    lines, line = [], "   "
+    for first, end, kind in rows:
+        item = f' {{0x{first:X}, 0x{end:X}, "{kind}"}},'
+        if len(line) + len(item) > 128:
+            lines.append(line)
+            line = "   "
+        line += item
+    lines.append(line)
+    body = "\n".join(lines)
+    print("\n/* Characters that came after Unicode 14, with their category */")
+    print(f"const struct uni_late uni_lates[] = {{\n{body}\n}};")
+    print("const size_t uni_lates_count = sizeof uni_lates / sizeof uni_lates[0];")
 
 
 def scripts(every):

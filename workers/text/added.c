@@ -6,15 +6,54 @@
 #include "workers/text/parts.h"
 #include "workers/text/unicode.h"
 
-#define ADDED_MAX 16384
+#define ADDED_MAX (1 << 20)
+
+/* Where the index (plus one) of a token is, or would be. */
+static uint32_t *slot_of(const struct tokenizer *t, const char *content)
+{
+    for (uint32_t i = (uint32_t)hash_bytes(content, strlen(content));; i++) {
+        uint32_t *s = &t->added_slot[i & (t->added_slots - 1)];
+        if (!*s || !strcmp(t->added[*s - 1].content, content))
+            return s;
+    }
+}
+
+static const struct added *find(const struct tokenizer *t, const char *content)
+{
+    uint32_t i = t->added_slots ? *slot_of(t, content) : 0;
+    return i ? &t->added[i - 1] : NULL;
+}
+
+/* Makes room for one more. */
+static int reserve(struct tokenizer *t)
+{
+    void *list = t->added;
+    if (mem_grow(&list, &t->added_cap, t->added_count, sizeof *t->added) < 0)
+        return -1;
+    t->added = list;
+    if (2 * (t->added_count + 1) <= t->added_slots)
+        return 0;
+    uint32_t slots = t->added_slots ? 2 * t->added_slots : 64, *slot = mem_array(slots, sizeof *slot);
+    if (!slot)
+        return -1;
+    mem_free(t->added_slot);
+    t->added_slot = slot;
+    t->added_slots = slots;
+    for (size_t i = 0; i < t->added_count; i++)
+        *slot_of(t, t->added[i].content) = (uint32_t)i + 1;
+    return 0;
+}
 
 /* The id of any token, of the model or added; -1 if there is none. */
 int32_t tok_find_id(const struct tokenizer *t, const char *content)
 {
-    for (size_t i = 0; i < t->added_count; i++)
-        if (!strcmp(t->added[i].content, content))
-            return t->added[i].id;
-    return vocab_find(&t->vocab, content, strlen(content));
+    const struct added *a = find(t, content);
+    return a ? a->id : vocab_find(&t->vocab, content, strlen(content));
+}
+
+int tok_is_added(const struct tokenizer *t, const char *content)
+{
+    return find(t, content) != NULL;
 }
 
 /* id is what the file says, or -1. The reference numbers tokens by its own rule (those the model lacks follow the vocabulary)
@@ -24,21 +63,16 @@ enum status tok_add(const struct place *at, struct tokenizer *t, const struct ad
 {
     if (!*content)
         return ST_OK; /* ignored by the reference too */
-    for (size_t i = 0; i < t->added_count; i++) {
-        const struct added *a = &t->added[i];
-        if (strcmp(a->content, content) != 0)
-            continue;
-        if (a->single_word != like->single_word || a->lstrip != like->lstrip || a->rstrip != like->rstrip ||
-            a->normalized != like->normalized || a->special != like->special || (id >= 0 && id != a->id))
+    const struct added *old = find(t, content);
+    if (old) {
+        if (old->single_word != like->single_word || old->lstrip != like->lstrip || old->rstrip != like->rstrip ||
+            old->normalized != like->normalized || old->special != like->special || (id >= 0 && id != old->id))
             return err_set(at->e, ST_USER, "'%s': the added token '%.100s' is there twice, each time different", at->path, content);
         return ST_OK;
     }
-    int32_t found = tok_find_id(t, content);
+    int32_t found = vocab_find(&t->vocab, content, strlen(content));
     if (found < 0) {
-        uint32_t next = t->vocab_count;
-        for (size_t i = 0; i < t->added_count; i++)
-            if ((uint32_t)t->added[i].id >= next)
-                next = (uint32_t)t->added[i].id + 1;
+        uint32_t next = t->vocab_count > t->added_next ? t->vocab_count : t->added_next;
         found = (int32_t)next;
         if (next < t->model_size)
             return err_set(at->e, ST_USER, "'%s': the ids of the vocabulary have gaps, so that none is left for the added token '%.100s'",
@@ -49,18 +83,18 @@ enum status tok_add(const struct place *at, struct tokenizer *t, const struct ad
                        (long long)id, (int)found);
     if (found > ID_MAX)
         return err_set(at->e, ST_USER, "'%s': the id of the added token '%.100s' is beyond %d", at->path, content, ID_MAX);
-    void *list = t->added;
-    if (mem_grow(&list, &t->added_cap, t->added_count, sizeof *t->added) < 0)
+    if (reserve(t) < 0)
         return err_nomem(at->e, "added tokens");
-    t->added = list;
     struct added *a = &t->added[t->added_count];
     *a = *like;
     a->id = found;
     if (!(a->content = mem_strdup(content)))
         return err_nomem(at->e, "added tokens");
-    t->added_count++;
+    *slot_of(t, content) = (uint32_t)++t->added_count;
     if ((uint32_t)found >= t->vocab_size)
         t->vocab_size = (uint32_t)found + 1;
+    if ((uint32_t)found >= t->added_next)
+        t->added_next = (uint32_t)found + 1;
     return ST_OK;
 }
 
@@ -161,14 +195,6 @@ enum status tok_build_set(const struct place *at, const struct tokenizer *t, str
         mem_free((char *)(uintptr_t)keys[i].bytes);
     mem_free(keys);
     return rc;
-}
-
-int tok_is_added(const struct tokenizer *t, const char *content)
-{
-    for (size_t i = 0; i < t->added_count; i++)
-        if (!strcmp(t->added[i].content, content))
-            return 1;
-    return 0;
 }
 
 /* {"0": {"content": "[PAD]", "special": true, ...}, ...} */

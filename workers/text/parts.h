@@ -89,6 +89,8 @@ struct tokenizer {
 
     struct added *added;
     size_t added_count, added_cap;
+    uint32_t *added_slot, added_slots; /* a hash table of indexes plus one, by content; its size */
+    uint32_t added_next;               /* the largest id among them plus one */
     uint32_t *added_of; /* of id: its index in added plus one; 0: not an added token */
     struct added_set raw, normal; /* found in the text as it came; in the normalised text */
     struct post single, pair;
@@ -137,7 +139,7 @@ struct tok_scratch {
     uint64_t cache_serial; /* of the tokenizer whose words it holds */
 };
 
-/* encode.c: appends the ids of a text to out, at most one more than limit (as a count of out). ST_NOMEM, or ST_USER. */
+/* encode.c: appends the ids of a text to out, until there are more than limit. ST_NOMEM, or ST_USER. */
 MUST_USE enum status encode_text(const struct tokenizer *t, struct tok_scratch *s, const uint8_t *text, size_t len, size_t limit,
                                  int spans, struct ids *out, struct err *e);
 /* stream.c: the same for what t->stream allows, without spans. */

@@ -2,10 +2,12 @@
 #include "workers/text/pattern.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "workers/text/unicode.h"
 
 /* A match that needs more steps than this is given up: an error of that text. The limits make time and memory of any
    expression on any text finite; real ones take some dozens of steps. */
@@ -45,9 +47,6 @@ static void give(void *p, void *unused)
 
 /* Unicode's White_Space; PCRE2's own \s has U+180E too. */
 #define SPACE "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-/* letters, marks, decimal digits and connectors; PCRE2's own \w lacks marks */
-#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
-
 #define GROUPS_MAX 250
 
 struct translator {
@@ -64,6 +63,46 @@ static int put(struct translator *x, const char *s, size_t n)
     return buf_add(&x->out, s, n);
 }
 
+/* A general category, for use inside of brackets: PCRE2's, and what came after its Unicode. */
+static int category(struct translator *x, const char *name, size_t len)
+{
+    char range[32];
+    int rc = put(x, "\\p{", 3) || put(x, name, len) || put(x, "}", 1);
+    for (size_t i = 0; !rc && len <= 2 && i < uni_lates_count; i++) {
+        const struct uni_late *u = &uni_lates[i];
+        if (strncmp(u->category, name, len) != 0)
+            continue;
+        int n = snprintf(range, sizeof range, "\\x{%x}-\\x{%x}", (unsigned)u->first, (unsigned)u->last);
+        rc = put(x, range, (size_t)n);
+    }
+    return rc ? -1 : 0;
+}
+
+/* Letters, marks, decimal digits and connectors; PCRE2's own \w lacks marks. */
+static int word_class(struct translator *x, const char *open, const char *close)
+{
+    return put(x, open, strlen(open)) || category(x, "L", 1) || category(x, "M", 1) || category(x, "Nd", 2) || category(x, "Pc", 2) ||
+                   put(x, close, strlen(close))
+               ? -1
+               : 0;
+}
+
+/* \p{name} or \P{name}, where name is [name, end). */
+static int property(struct translator *x, int negated, const char *name, const char *end, int in_class)
+{
+    if (name < end && *name == '^') {
+        negated = !negated;
+        name++;
+    }
+    size_t len = (size_t)(end - name);
+    if (len > 2 || (negated && in_class)) {
+        return put(x, negated ? "\\P{" : "\\p{", 3) || put(x, name, len) || put(x, "}", 1) ? -1 : 0;
+    }
+    if (in_class)
+        return category(x, name, len);
+    return put(x, negated ? "[^" : "[", negated ? 2 : 1) || category(x, name, len) || put(x, "]", 1) ? -1 : 0;
+}
+
 /* The escape at p, which is the backslash. */
 static int escape(struct translator *x, int in_class)
 {
@@ -78,14 +117,16 @@ static int escape(struct translator *x, int in_class)
         plain = in_class ? SPACE : "[" SPACE "]";
         break;
     case 'w':
-        plain = in_class ? WORD : "[" WORD "]";
-        break;
+        x->p += 2;
+        return word_class(x, in_class ? "" : "[", in_class ? "" : "]");
     case 'h':
         plain = in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
         break;
-    case 'd':
-        plain = "\\p{Nd}";
-        break;
+    case 'd': {
+        static const char digits[] = "Nd";
+        x->p += 2;
+        return property(x, 0, digits, digits + 2, in_class);
+    }
     case 'S':
     case 'W':
     case 'H':
@@ -93,7 +134,11 @@ static int escape(struct translator *x, int in_class)
             x->refused = "\\S, \\W or \\H inside of brackets";
             return 0;
         }
-        plain = c == 'S' ? "[^" SPACE "]" : c == 'W' ? "[^" WORD "]" : "[^0-9a-fA-F]";
+        if (c == 'W') {
+            x->p += 2;
+            return word_class(x, "[^", "]");
+        }
+        plain = c == 'S' ? "[^" SPACE "]" : "[^0-9a-fA-F]";
         break;
     case 'u':
         if (x->end - x->p < 6 || strspn(x->p + 2, "0123456789abcdefABCDEF") < 4) {
@@ -113,7 +158,7 @@ static int escape(struct translator *x, int in_class)
                 x->refused = "a brace without its end";
                 return 0;
             }
-            int rc = put(x, x->p, (size_t)(close + 1 - x->p));
+            int rc = c == 'x' ? put(x, x->p, (size_t)(close + 1 - x->p)) : property(x, c == 'P', x->p + 3, close, in_class);
             x->p = close + 1;
             return rc;
         }

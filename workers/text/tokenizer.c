@@ -44,6 +44,7 @@ void tokenizer_free(struct tokenizer *t)
         mem_free(t->added[i].content);
     mem_free(t->added);
     mem_free(t->added_of);
+    mem_free(t->added_slot);
     mem_free(t->unk_name);
     mem_free(t);
 }
@@ -307,10 +308,13 @@ enum status tokenizer_encode_input(const struct tokenizer *t, struct tok_scratch
         max = in->max_tokens > post->special ? in->max_tokens - post->special : 0;
     shrink(s);
     struct tok_result r = {0};
-    TRY(one_text(t, s, in->text, in->len, max, in->spans, &s->ids[0], e));
+    int pair = in->pair != NULL;
+    /* the longer of two long texts gets an odd token: then all of both must be counted */
+    size_t limit = pair && max % 2 && in->cut == TOK_LONGEST_FIRST ? SIZE_MAX : max;
+    TRY(one_text(t, s, in->text, in->len, limit, in->spans, &s->ids[0], e));
     s->ids[1].count = 0;
-    if (in->pair)
-        TRY(one_text(t, s, in->pair, in->pair_len, max, in->spans, &s->ids[1], e));
+    if (pair)
+        TRY(one_text(t, s, in->pair, in->pair_len, limit, in->spans, &s->ids[1], e));
     size_t n[2] = {s->ids[0].count, s->ids[1].count};
     if (in->pair)
         TRY(share(in, max, n, e));

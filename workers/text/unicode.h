@@ -15,6 +15,13 @@ struct uni_script_range {
     int32_t script;
 };
 
+struct uni_late {
+    uint32_t first, last;
+    char category[3];
+};
+
+extern const struct uni_late uni_lates[]; /* what PCRE2's database may lack */
+extern const size_t uni_lates_count;
 extern const struct uni_range uni_other[], uni_punct[], uni_mn[], uni_mark[], uni_letter[], uni_number[], uni_digit[];
 extern const size_t uni_other_count, uni_punct_count, uni_mn_count, uni_mark_count, uni_letter_count, uni_number_count, uni_digit_count;
 extern const struct uni_script_range uni_scripts[];
