@@ -370,7 +370,7 @@ const struct op_def ops_layer_norm[] = {
      .max_out = 4, SKIP},
     {.domain = "com.microsoft", .name = "SkipSimplifiedLayerNormalization", .since = 1, .until = OPSET_ANY, .min_in = 3, .max_in = 4,
      .min_out = 1, .max_out = 4, SKIP},
-    {.domain = "com.microsoft", .name = "EmbedLayerNormalization", .since = 1, .until = OPSET_ANY, .min_in = 7, .max_in = 9, .min_out = 1,
+    {.domain = "com.microsoft", .name = "EmbedLayerNormalization", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 9, .min_out = 1,
      .max_out = 3, .shape = embed_shape, .run = embed_run, .follow = embed_follow},
     {0},
 };
