@@ -82,6 +82,7 @@ static void *work(void *arg)
         size_t tokens;
         uint32_t n = fill(l, at, &tokens);
         const struct model_result *r = model_infer(l->model, l->ctx, &(struct model_batch){.n = n, .lengths = t->lengths + at, .ids = t->ids + offset});
+        BUG_IF(!r, "a micro-batch: out of memory");
         if (l->records == 0)
             l->row_chars = chars_of(&r->tensor[0], n);
         l->records += n;

@@ -214,6 +214,27 @@ uint32_t graph_model_fill(const struct graph_model *m)
     return m->fill;
 }
 
+uint32_t graph_model_vocab(const struct graph_model *m)
+{
+    for (uint32_t i = 0; i < m->g->n_nodes; i++) {
+        const struct node *n = m->g->nodes[i];
+        int embed = strcmp(n->op, "EmbedLayerNormalization") == 0;
+        uint32_t table = embed ? 2 : 0, at = embed ? 0 : 1;
+        if ((!embed && strcmp(n->op, "Gather") != 0) || n->n_in <= 2 * (uint32_t)embed + 1 || n->in[table] < 0 || n->in[at] < 0)
+            continue;
+        const struct graph_value *ids = &m->g->values[n->in[at]];
+        const struct tensor *t = &m->g->values[n->in[table]].constant;
+        /* the ids themselves, or cast to another type */
+        int32_t from = n->in[at];
+        if (ids->producer >= 0 && strcmp(m->g->nodes[ids->producer]->op, "Cast") == 0)
+            from = m->g->nodes[ids->producer]->in[0];
+        for (uint32_t k = 0; k < m->g->n_in; k++)
+            if (m->g->in[k] == from && m->part[k] == PART_IDS && t->buffer && t->rank == 2 && t->dims[0] < INT32_MAX)
+                return (uint32_t)t->dims[0];
+    }
+    return 0;
+}
+
 /* Lanes ------------------------------------------------------------------------------------------------------------------------------------- */
 
 enum status graph_lane_new(const struct graph_model *m, struct graph_lane **out, struct err *e)

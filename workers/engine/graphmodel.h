@@ -77,6 +77,8 @@ MUST_USE enum status graph_lane_texts(struct graph_lane *l, uint32_t n, const ui
                                       struct err *e);
 /* Output o after graph_lane_texts, whole: [texts, ...], or a row for each token: [tokens, width] (rows_are_tokens). ST_USER: it is neither. */
 MUST_USE enum status graph_lane_rows(const struct graph_lane *l, uint32_t o, const float **rows, uint32_t *width, int *rows_are_tokens, struct err *e);
+/* Rows of the table in which token ids are looked up; 0: not known. */
+uint32_t graph_model_vocab(const struct graph_model *m);
 uint32_t graph_model_fill(const struct graph_model *m); /* the fixed length of texts; 0: none */
 
 /* Sorts n records into groups whose arrays have equal sizes: order gets their numbers, group after group; groups get each one's count. Returns how many

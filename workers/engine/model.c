@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "storage/onnxdir.h"
 #include "workers/engine/cpuinfo.h"
 #include "workers/engine/encoder.h"
 #include "workers/engine/head.h"
+#include "workers/engine/onnxtext.h"
 
 /* Raised whenever a change of the kernels changes a bit of any result. */
 #define NUMERICS "ebb1-x86-f32"
@@ -19,6 +21,7 @@ struct model {
     struct model_config config;
     struct encoder *encoder;
     struct head *head;
+    struct onnxtext *onnx; /* in place of encoder and head */
     int32_t mask_id;
 };
 
@@ -28,6 +31,7 @@ struct model_ctx {
     void *memory;
     struct encoder_work work;
     struct head_work head;
+    struct onnxtext_lane *onnx;
 };
 
 /* The last component of dir, of what it resolves to for "." and the like. */
@@ -87,10 +91,10 @@ static void describe_ops(struct model_info *i, const struct model_config *c)
              c->family->relative == RELATIVE_NONE ? "" : "relative ", norm, head);
 }
 
-static void describe(struct model_info *i, const struct model_config *c, const struct kernels *k, uint32_t top_k)
+/* What a task is described by, whatever the model is read from. */
+static void describe_task(struct model_info *i, const struct model_config *c, const struct kernels *k)
 {
     size_t n = 0;
-    snprintf(i->architecture, sizeof i->architecture, "%s", c->family->type);
     i->kind = c->task;
     snprintf(i->task, sizeof i->task, "%s", task_words[c->task]);
     snprintf(i->precision, sizeof i->precision, "f32");
@@ -103,16 +107,22 @@ static void describe(struct model_info *i, const struct model_config *c, const s
         snprintf(i->scoring, sizeof i->scoring, "%s", scoring_words[c->scoring]);
     snprintf(i->mask_token, sizeof i->mask_token, "%s", c->mask_token);
     describe_labels(i, c);
+    i->vocab = c->vocab;
+    i->token_types = c->types;
+    i->max_tokens = c->max_tokens;
+    i->per_token = c->task == TASK_TOKENS || c->task == TASK_FILL_MASK;
+}
+
+static void describe(struct model_info *i, const struct model_config *c, const struct kernels *k, uint32_t top_k)
+{
+    snprintf(i->architecture, sizeof i->architecture, "%s", c->family->type);
+    describe_task(i, c, k);
     describe_ops(i, c);
     i->layers = c->layers;
     i->hidden = c->hidden;
     i->heads = c->heads;
     i->ffn = c->ffn;
-    i->vocab = c->vocab;
-    i->token_types = c->types;
-    i->max_tokens = c->max_tokens;
     i->dims = c->task == TASK_EMBED ? config_width(c) : c->task == TASK_FILL_MASK ? top_k : c->label_count;
-    i->per_token = c->task == TASK_TOKENS || c->task == TASK_FILL_MASK;
 }
 
 static uint32_t tokens_for_a_mask(const struct model_opts *o, const struct model_config *c)
@@ -132,11 +142,52 @@ static enum status walk(struct loading *l, const char *dir, uint32_t top_k, stru
     return head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e);
 }
 
+/* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
+static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, const struct kernels *k, struct model_config *c,
+                             struct model_info *i, struct model *m, struct err *e)
+{
+    static const char *const sharing[] = {"texts go one by one", "texts of one length share a run", "texts are packed"};
+    struct onnxtext *t = NULL;
+    TRY(modeldir_digest(path, &i->digest, e));
+    TRY(name_of(path, i->name, sizeof i->name, e));
+    TRY(onnxtext_open(folder, file, o, k, c, &t, e));
+    const struct graph_model_info *g = onnxtext_info(t);
+    snprintf(i->architecture, sizeof i->architecture, "onnx");
+    describe_task(i, c, k);
+    snprintf(i->ops, sizeof i->ops, "%u nodes, %u as they run; %s", g->nodes, g->ops, sharing[g->sharing]);
+    i->parameters = g->parameters;
+    i->weight_bytes = g->weight_bytes;
+    i->hidden = c->hidden;
+    i->layers = c->layers;
+    i->heads = c->heads;
+    i->ffn = c->ffn;
+    i->dims = onnxtext_width(t);
+    for (uint32_t k_in = 0; k_in < g->n_in; k_in++)
+        if (strstr(g->in[k_in].name, "type") || strstr(g->in[k_in].name, "segment"))
+            i->token_types = 2;
+    if (m)
+        m->onnx = t;
+    else
+        onnxtext_free(t);
+    return ST_OK;
+}
+
 /* All but the weights themselves, and these too when m is there. c is the caller's to release, also on failure. */
 static enum status read_all(const char *dir, const struct model_opts *o, const struct kernels *k, struct model_config *c, struct model_info *i,
                             struct model *m, struct err *e)
 {
     struct weights *w = NULL;
+    char *folder = NULL, *file = NULL;
+    struct err why;
+    enum status found = onnxdir_find(dir, &folder, &file, &why);
+    if (found == ST_OK) {
+        enum status onnx = read_onnx(dir, folder, file, o, k, c, i, m, e);
+        mem_free(folder);
+        mem_free(file);
+        return onnx;
+    }
+    if (found != ST_NOT_FOUND)
+        return err_set(e, found, "%s", why.text);
     TRY(modeldir_digest(dir, &i->digest, e));
     TRY(name_of(dir, i->name, sizeof i->name, e));
     TRY(config_read(dir, o->task, c, e));
@@ -201,6 +252,7 @@ void model_free(struct model *m)
 {
     if (!m)
         return;
+    onnxtext_free(m->onnx);
     head_free(m->head);
     encoder_free(m->encoder);
     config_release(&m->config);
@@ -245,6 +297,8 @@ static size_t whole_lines(size_t bytes)
 
 size_t model_ctx_bytes(const struct model *m, uint32_t max_tokens, uint32_t max_seqs)
 {
+    if (m->onnx)
+        return sizeof(struct model_ctx) + onnxtext_lane_bytes(m->onnx, max_tokens, max_seqs);
     return sizeof(struct model_ctx) + whole_lines(encoder_work_bytes(m->encoder, max_tokens)) + head_work_bytes(m->head, max_tokens, max_seqs);
 }
 
@@ -252,6 +306,15 @@ enum status model_ctx_new(const struct model *m, uint32_t max_tokens, uint32_t m
 {
     BUG_IF(max_tokens == 0 || max_seqs == 0, "a context for %u tokens and %u sequences", max_tokens, max_seqs);
     struct model_ctx *c = mem_zalloc(sizeof *c);
+    if (c && m->onnx) {
+        *c = (struct model_ctx){.model = m, .max_tokens = max_tokens, .max_seqs = max_seqs};
+        enum status st = onnxtext_lane_new(m->onnx, max_tokens, max_seqs, &c->onnx, e);
+        if (st == ST_OK)
+            *out = c;
+        else
+            mem_free(c);
+        return st;
+    }
     char *memory = c ? mem_aligned(model_ctx_bytes(m, max_tokens, max_seqs) - sizeof *c) : NULL;
     if (!memory) {
         mem_free(c);
@@ -268,6 +331,7 @@ void model_ctx_free(struct model_ctx *c)
 {
     if (!c)
         return;
+    onnxtext_lane_free(c->onnx);
     mem_free(c->memory);
     mem_free(c);
 }
@@ -280,6 +344,8 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
     BUG_IF(c->model != m, "a context of another model");
     BUG_IF(b->n > c->max_seqs || tokens > c->max_tokens, "a micro-batch of %u sequences and %llu tokens; planned were %u and %u", b->n,
            (unsigned long long)tokens, c->max_seqs, c->max_tokens);
+    if (m->onnx)
+        return onnxtext_run(c->onnx, b, m->mask_id);
     unsigned saved = fp_enter();
     encoder_run(m->encoder, &c->work, b->n, b->lengths, b->ids, b->types);
     const struct model_result *r = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, c->work.x, c->work.ld);
@@ -292,5 +358,6 @@ void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, cons
 {
     BUG_IF(m->info.per_token, "one row each is asked of a model that gives rows for tokens");
     const struct model_result *r = model_infer(m, c, &(struct model_batch){.n = n_seqs, .lengths = lengths, .ids = ids});
+    BUG_IF(!r, "a micro-batch: out of memory");
     memcpy(out, r->tensor[0].f32, sizeof *out * n_seqs * m->info.dims);
 }

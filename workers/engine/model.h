@@ -95,7 +95,8 @@ struct model_result { /* the context's, until its next run */
 
 /* embed: "embedding"; classify and token-classify: "scores", a row for each item or token; fill-mask: "scores" and "tokens", a row of the
    best ones for each mask. Each row has the bits that it would have if the item were alone ("same bytes, always"). Never fails: memory was
-   planned by model_ctx_new, ids outside the vocabulary are a BUG (the tokenizer is checked at load). */
+   planned by model_ctx_new, ids outside the vocabulary are a BUG (the tokenizer is checked at load). Of an ONNX model: NULL when memory is out, and NaN for an
+   item that does not go through it. */
 const struct model_result *model_infer(const struct model *m, struct model_ctx *c, const struct model_batch *b);
 /* The short way where one row comes out for each item: out gets n_seqs x dims floats. */
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,

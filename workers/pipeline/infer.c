@@ -185,6 +185,8 @@ void *infer_run(void *arg)
             pipeline_out_of_memory(p, "a micro-batch");
         const struct model_result *r =
             model_infer(l.loaded->model, l.ctx, &(struct model_batch){.n = n, .lengths = l.lengths, .ids = l.ids, .types = l.types});
+        if (!r)
+            pipeline_out_of_memory(p, "a micro-batch");
         blackbox_leave(p->o.box, l.slot);
         finish(&l, n, r);
     }
