@@ -8,7 +8,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ebbtest as t
 
-FILE_MB, FILES = (2000, 10) if t.SOAK else (100, 40)
+FILE_MB, FILES = (2000, 10) if t.SOAK else (100, 80)
 PROGRAMS = ("ebb-worker", "ebbd")
 
 
