@@ -105,7 +105,9 @@ static void taps_of(const struct sampling *s, const double *grid, struct taps *t
     t->count = s->mode == NEAREST ? 1 : s->mode == LINEAR ? 2 : 4;
     for (uint32_t a = 0; a < s->axes; a++) {
         double g = grid[s->axes - 1 - a], n = (double)s->size[a], x = s->align ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2;
-        if (s->padding == BORDER)
+        if (s->mode == CUBIC) /* each of its points is brought inside by itself */
+            ;
+        else if (s->padding == BORDER)
             x = x < 0 ? 0 : x > n - 1 ? n - 1 : x;
         else if (s->padding == REFLECTION)
             x = s->align ? reflect(x, 0, n - 1) : reflect(x, -0.5, n - 0.5);
