@@ -66,8 +66,12 @@ soak: all demo-data $(SIM_TESTS) $(TEST_TOOLS)
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
 $(B)/bench/%: $(B)/obj/bench/%.o $(call LIBS_OF,daemon worker scheduler engine text storage wire base)
 	$(call LINK,$^ $(ALL_LIBS))
+# what the benchmarks in Python run beside a peer
+BENCH_TOOLS := $(patsubst bench/tools/%.c,$(B)/bench/tools/%,$(wildcard bench/tools/*.c))
+$(B)/bench/tools/%: $(B)/obj/bench/tools/%.o $(call LIBS_OF,engine storage base)
+	$(call LINK,$^ $(LIBS_engine) $(LIBS_storage))
 .PHONY: bench
-bench: all demo-data $(BENCHES) $(TEST_TOOLS)
+bench: all demo-data $(BENCHES) $(BENCH_TOOLS) $(TEST_TOOLS)
 	$(Q)bench/run $(B)
 
 # Installing -----------------------------------------------------------------------------------------------------------------------
