@@ -116,18 +116,19 @@ static dim sliced(struct syms *s, dim size, dim start, dim end, int64_t step)
             return size; /* all of it, backwards */
         return DIM_UNKNOWN;
     }
+    /* One element is cut from an end often, and then there is one: for 1 and -1 the size is taken to be at least that. */
     dim a = start, b = end;
     if (dim_known(a) && a < 0)
-        a = dim_max(s, dim_add(s, size, a), 0);
+        a = a == -1 ? dim_sub(s, size, 1) : dim_max(s, dim_add(s, size, a), 0);
+    else if (a != 0 && a != 1)
+        a = dim_min(s, a, size);
     if (dim_known(b) && b >= 0x7fffffff)
         b = size;
     else if (dim_known(b) && b < 0)
-        b = dim_max(s, dim_add(s, size, b), 0);
-    else if (b != size)
+        b = b == -1 ? dim_sub(s, size, 1) : dim_max(s, dim_add(s, size, b), 0);
+    else if (b != size && b != 1)
         b = dim_min(s, b, size);
-    if (a != 0)
-        a = dim_min(s, a, size);
-    dim n = dim_max(s, dim_sub(s, b, a), 0);
+    dim n = a == 0 || (a == 1 && b == size) ? dim_sub(s, b, a) : dim_max(s, dim_sub(s, b, a), 0);
     return step == 1 ? n : dim_ceil_div(s, n, step);
 }
 
