@@ -53,6 +53,7 @@
     X(ops_einsum) \
     X(ops_det) \
     X(ops_nms) \
+    X(ops_crop) \
     X(ops_identity)  \
     X(ops_constant) \
     X(ops_control) \
