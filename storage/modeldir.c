@@ -154,7 +154,7 @@ static enum status list_own(const char *dir, int onnx, struct names *l, struct e
 {
     static const char *const wanted[] = {"config.json",           "tokenizer.json",          "vocab.txt",
                                          "tokenizer_config.json", "special_tokens_map.json", "modules.json",
-                                         "sentence_bert_config.json"};
+                                         "sentence_bert_config.json", "preprocessor_config.json"};
     DIR *d = opendir(dir);
     if (!d) {
         if (errno == ENOENT)

@@ -17,7 +17,7 @@ struct model_digest {
 
 /* dir is a Hugging Face directory. XXH3-128 over (relative name, size, content) of, in name order and where there: config.json,
    *.safetensors, *.safetensors.index.json, tokenizer.json, vocab.txt, tokenizer_config.json, special_tokens_map.json,
-   modules.json, sentence_bert_config.json, and config.json and model.safetensors of each folder that modules.json names. ST_USER when dir is no such
+   modules.json, sentence_bert_config.json, preprocessor_config.json, and config.json and model.safetensors of each folder that modules.json names. ST_USER when dir is no such
    directory (no config.json), naming what is missing. Or dir names an ONNX model (onnxdir.h): over that file, the files with its external data
    and the JSON files beside it. */
 MUST_USE enum status modeldir_digest(const char *dir, struct model_digest *out, struct err *e);
