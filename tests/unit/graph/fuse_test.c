@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "workers/engine/graph/pack.h"
+#include "workers/engine/graph/segment.h"
 #include "workers/engine/onnx/onnx.h"
 
 #define FOLDER "tests/golden/exports/"
@@ -157,6 +159,40 @@ static void test_families(void **state)
     check("mpnet-eager-14", 0, 0, 6); /* its scores have a sum of their own: not fused, not packed, right all the same */
 }
 
+/* Cuts lie where one tensor of tokens crosses: behind the embeddings, the attention and the feed-forward part. */
+static void test_segments(void **state)
+{
+    (void)state;
+    struct onnx_model *m = load("bert-sdpa-17", 0);
+    struct segment *list;
+    struct err e;
+    uint32_t n, nodes = 0;
+    int64_t sizes[2];
+    uint64_t weights = 0;
+    double flops = 0, linear = 0;
+    for (uint32_t i = 0; i < 2; i++)
+        sizes[i] = dim_symbol(m->graph->syms, dim_named(m->graph->syms, "batch")) == (int)i ? 2 : 10;
+    assert_int_equal(graph_segments(m->graph, sizes, 2, &list, &n, &e), ST_OK);
+    assert_in_range(n, 3, 12);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(list[i].first, nodes);
+        nodes += list[i].count;
+        weights += list[i].weight_bytes;
+        flops += list[i].flops;
+        if (i + 1 < n)
+            assert_int_equal(list[i].out_bytes, 2 * 10 * WIDTH * sizeof(float));
+    }
+    assert_int_equal(nodes, m->graph->n_nodes);
+    for (uint32_t i = 0; i < m->graph->n_nodes; i++)
+        if (strcmp(m->graph->nodes[i]->op, "Linear") == 0)
+            linear += node_flops(m->graph, m->graph->nodes[i], sizes, 2);
+    assert_true(linear == 2.0 * 20 * (8 * 24 + 8 * 8 + 8 * 12 + 12 * 8));
+    assert_true(flops > linear && flops < 2 * linear);
+    assert_in_range(weights, (40 + 20 + 2) * WIDTH * 4, 8000);
+    mem_free(list);
+    onnx_free(m);
+}
+
 static int open_golden(void **state)
 {
     (void)state;
@@ -174,6 +210,6 @@ static int close_golden(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bert), cmocka_unit_test(test_families)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bert), cmocka_unit_test(test_families), cmocka_unit_test(test_segments)};
     return cmocka_run_group_tests(tests, open_golden, close_golden);
 }

@@ -1,0 +1,196 @@
+#include "workers/engine/graph/segment.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+struct sizes {
+    const struct graph *g;
+    const int64_t *value;
+    uint32_t values;
+};
+
+static double size_of(const struct sizes *s, dim d)
+{
+    int64_t x = dim_value(s->g->syms, d, s->value, s->values);
+    return x == DIM_UNKNOWN || x < 0 ? 1 : (double)x;
+}
+
+static double elements(const struct sizes *s, const struct type *t)
+{
+    double n = 1;
+    for (int i = 0; t->kind == VALUE_TENSOR && i < t->rank; i++)
+        n *= size_of(s, t->dims[i]);
+    return n;
+}
+
+static double bytes_of(const struct sizes *s, int32_t v)
+{
+    const struct type *t = &s->g->values[v].type;
+    return elements(s, t) * (double)dtype_bytes(t->dtype);
+}
+
+static int is(const struct node *n, const char *op)
+{
+    return strcmp(n->op, op) == 0;
+}
+
+static const struct type *in_type(const struct graph *g, const struct node *n, uint32_t i)
+{
+    static const struct type none;
+    return i < n->n_in && n->in[i] >= 0 ? &g->values[n->in[i]].type : &none;
+}
+
+double node_flops(const struct graph *g, const struct node *n, const int64_t *value, uint32_t values)
+{
+    struct sizes s = {g, value, values};
+    if (!n->n_out || n->out[0] < 0)
+        return 0;
+    const struct type *y = &g->values[n->out[0]].type, *a = in_type(g, n, 0), *b = in_type(g, n, 1);
+    double out = elements(&s, y);
+    if ((is(n, "MatMul") || is(n, "Linear") || is(n, "Gemm") || is(n, "MatMulInteger") || is(n, "QLinearMatMul")) && a->rank > 0)
+        return 2 * out * size_of(&s, a->dims[is(n, "Gemm") && node_int(n, "transA", 0) ? 0 : a->rank - 1]);
+    if ((is(n, "Conv") || is(n, "FusedConv") || is(n, "ConvInteger") || is(n, "QLinearConv")) && b->rank > 2) {
+        const struct type *w = is(n, "QLinearConv") ? in_type(g, n, 3) : b;
+        return w->rank > 2 ? 2 * out * elements(&s, w) / size_of(&s, w->dims[0]) : out;
+    }
+    if (is(n, "ConvTranspose") && b->rank > 2)
+        return 2 * elements(&s, a) * elements(&s, b) / size_of(&s, b->dims[0]);
+    if (is(n, "Attention") && strcmp(n->domain, "ebb") == 0)
+        return 4 * out * size_of(&s, a->dims[1]); /* scores, and their product with the values */
+    if ((is(n, "LSTM") || is(n, "GRU") || is(n, "RNN")) && a->rank == 3)
+        return 2 * size_of(&s, a->dims[0]) * size_of(&s, a->dims[1]) * (elements(&s, b) + elements(&s, in_type(g, n, 2)));
+    if (n->def->flags & (OP_VIEW | OP_HOST))
+        return 0;
+    return out;
+}
+
+/* Where each value comes from: what all that it takes costs, and whether it is made of the graph's inputs cheaply. */
+static enum status find_cheap(const struct sizes *s, const double *flops, double total, uint8_t **out, struct err *e)
+{
+    const struct graph *g = s->g;
+    uint8_t *cheap = mem_array(g->n_values + 1, 1);
+    double *whole = mem_array(g->n_values + 1, sizeof *whole);
+    if (!cheap || !whole) {
+        mem_free(cheap);
+        mem_free(whole);
+        return err_nomem(e, "segments");
+    }
+    for (uint32_t v = 0; v < g->n_values; v++)
+        cheap[v] = g->values[v].producer < 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const struct node *n = g->nodes[i];
+        double sum = flops[i];
+        int all = 1;
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            int32_t v = n->in[k];
+            if (v < 0)
+                continue;
+            const struct tensor *c = g->values[v].constant.buffer ? &g->values[v].constant : NULL;
+            sum += whole[v];
+            all &= cheap[v] && (!c || c->buffer->bytes <= 65536); /* a table of embeddings is not kept on every side */
+        }
+        for (uint32_t k = 0; k < n->n_out; k++) {
+            if (n->out[k] < 0)
+                continue;
+            whole[n->out[k]] = sum;
+            cheap[n->out[k]] = all && sum <= total * 1e-3;
+        }
+    }
+    mem_free(whole);
+    *out = cheap;
+    return ST_OK;
+}
+
+/* Bytes that cross behind each node. */
+static enum status find_crossing(const struct sizes *s, const uint8_t *cheap, double **out, struct err *e)
+{
+    const struct graph *g = s->g;
+    double *crossing = mem_array(g->n_nodes + 1, sizeof *crossing);
+    uint32_t *last = mem_array(g->n_values + 1, sizeof *last);
+    if (!crossing || !last) {
+        mem_free(crossing);
+        mem_free(last);
+        return err_nomem(e, "segments");
+    }
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        for (uint32_t k = 0; k < g->nodes[i]->n_in; k++)
+            if (g->nodes[i]->in[k] >= 0)
+                last[g->nodes[i]->in[k]] = i;
+    for (uint32_t i = 0; i < g->n_out; i++)
+        last[g->out[i]] = g->n_nodes; /* a result travels to the end */
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        for (uint32_t k = 0; k < g->nodes[i]->n_out; k++) {
+            int32_t v = g->nodes[i]->out[k];
+            if (v < 0 || cheap[v])
+                continue;
+            double bytes = bytes_of(s, v);
+            for (uint32_t c = i; c < last[v] && c < g->n_nodes; c++)
+                crossing[c] += bytes;
+        }
+    mem_free(last);
+    *out = crossing;
+    return ST_OK;
+}
+
+static uint64_t new_weights(const struct graph *g, uint32_t first, uint32_t count, uint8_t *seen)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = first; i < first + count; i++)
+        for (uint32_t k = 0; k < g->nodes[i]->n_in; k++) {
+            int32_t v = g->nodes[i]->in[k];
+            if (v < 0 || seen[v] || !g->values[v].constant.buffer)
+                continue;
+            seen[v] = 1;
+            bytes += (uint64_t)tensor_count(&g->values[v].constant) * dtype_bytes(g->values[v].constant.dtype);
+        }
+    return bytes;
+}
+
+enum status graph_segments(const struct graph *g, const int64_t *value, uint32_t values, struct segment **out, uint32_t *count, struct err *e)
+{
+    struct sizes s = {g, value, values};
+    uint8_t *cheap = NULL, *seen = mem_array(g->n_values + 1, 1);
+    double *flops = mem_array(g->n_nodes + 1, sizeof *flops), *crossing = NULL, total = 0, done = 0, least = 0;
+    struct segment *list = mem_array(g->n_nodes + 1, sizeof *list);
+    enum status st = seen && flops && list ? ST_OK : err_nomem(e, "segments");
+    if (st == ST_OK) {
+        for (uint32_t i = 0; i < g->n_nodes; i++)
+            total += flops[i] = node_flops(g, g->nodes[i], value, values);
+        st = find_cheap(&s, flops, total, &cheap, e);
+    }
+    if (st == ST_OK)
+        st = find_crossing(&s, cheap, &crossing, e);
+    if (st == ST_OK) {
+        /* the fewest bytes, wherever a cut leaves work on both sides */
+        for (uint32_t i = 0; i + 1 < g->n_nodes; i++) {
+            done += flops[i];
+            if (done > total * 0.01 && done < total * 0.99 && crossing[i] > 0 && (least == 0 || crossing[i] < least))
+                least = crossing[i];
+        }
+        uint32_t n = 0, first = 0;
+        double work = 0;
+        for (uint32_t i = 0; i < g->n_nodes; i++) {
+            int end = i + 1 == g->n_nodes;
+            work += flops[i];
+            /* a segment has some work: cuts right behind each other serve nobody */
+            if (!end && (crossing[i] == 0 || crossing[i] > least * 1.01 || work < total * 1e-3))
+                continue;
+            double bytes = crossing[i];
+            for (uint32_t k = 0; end && k < g->n_out; k++)
+                bytes += bytes_of(&s, g->out[k]);
+            list[n++] = (struct segment){first, i + 1 - first, work, new_weights(g, first, i + 1 - first, seen), (uint64_t)bytes};
+            first = i + 1;
+            work = 0;
+        }
+        *out = list;
+        *count = n;
+        list = NULL;
+    }
+    mem_free(cheap);
+    mem_free(seen);
+    mem_free(flops);
+    mem_free(crossing);
+    mem_free(list);
+    return st;
+}
