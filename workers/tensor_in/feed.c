@@ -30,8 +30,7 @@ struct feed_scratch {
     struct csv_row row;
     struct buf bytes, name;
     struct image_scratch image;
-    char *folder; /* of folder_of */
-    const struct source *folder_of;
+    char *folder; /* of the last source */
     size_t n;
 };
 
@@ -159,6 +158,25 @@ void feed_free(struct feed *f)
     mem_free(f);
 }
 
+uint64_t feed_bytes(const struct feed *f)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < f->n_in; i++) {
+        const struct port *p = &f->in[i];
+        uint64_t n = dtype_bytes(p->dtype);
+        uint32_t width, height;
+        if (f->pictures && image_spec_fixed(f->spec, &width, &height)) {
+            n *= (uint64_t)3 * width * height;
+        } else {
+            for (int k = 0; k < p->rank; k++)
+                if (p->dims[k] > 0 && __builtin_mul_overflow(n, (uint64_t)p->dims[k], &n))
+                    n = UINT32_MAX;
+        }
+        bytes += (n < UINT32_MAX ? n : UINT32_MAX) + sizeof(struct array);
+    }
+    return bytes;
+}
+
 const char *feed_words(const struct feed *f)
 {
     return f->words;
@@ -250,11 +268,12 @@ static enum status picture(const struct run *c, const char *data, size_t len, st
 static enum status named_picture(const struct run *c, const char *text, size_t len, struct err *e)
 {
     struct feed_scratch *s = c->s;
-    if (s->folder_of != c->r->source || !s->folder) {
+    const char *path = c->r->source->path;
+    size_t n = (size_t)(path_base(path) - path); /* with the '/' */
+    n -= n > 1;
+    if (!s->folder || strlen(s->folder) != n || memcmp(s->folder, path, n) != 0) {
         mem_free(s->folder);
-        const char *path = c->r->source->path, *base = path_base(path);
-        s->folder = base - path > 1 ? mem_strndup(path, (size_t)(base - path) - 1) : mem_strdup("/");
-        s->folder_of = c->r->source;
+        s->folder = mem_strndup(path, n);
         if (!s->folder)
             return err_nomem(e, "the folder of a source");
     }

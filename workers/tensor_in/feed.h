@@ -29,6 +29,7 @@ struct feed_scratch; /* one per thread; memory that is used again for the next r
 /* Holds on to `in` and what `o` points to. ST_USER: records of this format cannot be what these inputs want; says why and what to do. */
 MUST_USE enum status feed_new(const struct port *in, uint32_t n_in, const struct feed_opts *o, struct feed **out, struct err *e);
 void feed_free(struct feed *f);
+uint64_t feed_bytes(const struct feed *f);    /* that the arrays of a record take; of open sizes the least */
 const char *feed_words(const struct feed *f); /* "the member 'image' -> 'pixel_values' [3, 224, 224]" */
 
 MUST_USE enum status feed_scratch_new(const struct feed *f, struct feed_scratch **out, struct err *e);

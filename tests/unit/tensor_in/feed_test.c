@@ -94,6 +94,7 @@ static void pictures(void **state)
     struct port in = {.name = "pixel_values", .dtype = DT_F32, .rank = 3, .dims = {3, 5, 6}};
     struct setup s = open_feed(&in, 1, &o);
     assert_string_equal(feed_words(s.feed), "each file -> 'pixel_values' [3, 5, 6]");
+    assert_int_equal(feed_bytes(s.feed), sizeof(struct array) + 90 * sizeof(float));
     size_t len;
     char *data = slurp("tests/golden/images/colour.png", &len);
     struct array *a = run(&s, &(struct feed_record){.data = data, .len = len});
