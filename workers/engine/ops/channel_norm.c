@@ -65,7 +65,7 @@ static dim channels_of(const struct type *x)
 
 static enum status batch_check(struct node *n, struct err *e)
 {
-    if (node_int(n, "training_mode", 0))
+    if (node_int(n, "training_mode", 0) || (n->opset < 7 && !node_int(n, "is_test", 0)))
         return node_error(n, e, "training mode is not supported: export the model for inference");
     if (n->opset < 9 && !node_int(n, "spatial", 1))
         return node_error(n, e, "attribute 'spatial' is 0; statistics for each place are not supported");
@@ -176,7 +176,7 @@ static enum status group_run(struct run *r, const struct node *n, struct err *e)
 }
 
 const struct op_def ops_channel_norm[] = {
-    {.domain = "", .name = "BatchNormalization", .since = 7, .until = OPSET_ANY, .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 5,
+    {.domain = "", .name = "BatchNormalization", .since = 6, .until = OPSET_ANY, .min_in = 5, .max_in = 5, .min_out = 1, .max_out = 5,
      .flags = OP_IN_PLACE, .check = batch_check, .shape = batch_shape, .run = batch_run, .follow = batch_follow},
     {.domain = "", .name = "InstanceNormalization", .since = 6, .until = OPSET_ANY, .min_in = 3, .max_in = 3, .min_out = 1, .max_out = 1,
      .shape = instance_shape, .run = instance_run, .follow = follow_axis0},
