@@ -87,6 +87,7 @@ SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/t
 SRC_isa    := workers/engine/cpu/products.c workers/engine/cpu/finish.c workers/engine/cpu/attention.c workers/engine/cpu/rows.c \
               workers/engine/cpu/table.c
 # ops of images and sequences, and what they share
+SRC_engine += workers/engine/ops/ml.c workers/engine/ops/trees.c workers/engine/ops/ml_linear.c workers/engine/ops/ml_prepare.c
 SRC_engine += workers/engine/ops/attention_ms.c workers/engine/ops/attention_gqa.c workers/engine/ops/fused_ms.c
 SRC_engine += workers/engine/ops/sdpa.c workers/engine/ops/attention_std.c workers/engine/ops/rotary.c
 SRC_engine += workers/engine/ops/signal.c

@@ -4,6 +4,9 @@
 #define EBB_OPS_TABLES_H
 
 #define OP_TABLES(X) \
+    X(ops_ml_prepare) \
+    X(ops_ml_linear) \
+    X(ops_trees) \
     X(ops_fused_ms) \
     X(ops_attention_gqa) \
     X(ops_attention_ms) \
