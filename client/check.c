@@ -105,7 +105,8 @@ static double output_bytes(const struct check *c, double records)
 
 static void print_reads(const struct check *c, double records)
 {
-    static const char *const words[] = {[FORMAT_AUTO] = "?", [FORMAT_JSONL] = "JSONL", [FORMAT_CSV] = "CSV", [FORMAT_TSV] = "TSV", [FORMAT_LINES] = "lines of text"};
+    static const char *const words[] = {[FORMAT_AUTO] = "?", [FORMAT_JSONL] = "JSONL", [FORMAT_CSV] = "CSV", [FORMAT_TSV] = "TSV", [FORMAT_LINES] = "lines of text",
+                                        [FORMAT_IMAGES] = "images", [FORMAT_NPY] = "arrays"};
     const struct local *l = &c->local;
     char text[512];
     const char *stream = l->compressed ? "; compressed files are read from their start, each by one worker"
@@ -200,7 +201,13 @@ static enum status look_at_output(struct check *c, struct err *e)
 static enum status measure(struct check *c, struct err *e)
 {
     struct model_opts o = {.precision = c->spec.precision, .task = c->spec.task, .top_k = (uint32_t)c->spec.top_k};
-    TRY(tokenizer_open(c->spec.model, &c->tokenizer, e));
+    if (c->local.model.arrays)
+        return ST_OK; /* what records of arrays come to is not measured */
+    char *folder;
+    TRY(model_folder(c->spec.model, &folder, e));
+    enum status opened = tokenizer_open(folder, &c->tokenizer, e);
+    mem_free(folder);
+    TRY(opened);
     TRY(tok_scratch_new(&c->scratch, e));
     TRY(local_sample(&c->local, &c->spec, SAMPLE, 4u << 20, 300, visit, c, &c->sample, e));
     if (c->st != ST_OK) {

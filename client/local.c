@@ -59,8 +59,14 @@ enum status local_model(struct jobspec *s, struct model_info *info, struct err *
     struct tokenizer *tokenizer;
     struct model_opts o = {.precision = s->precision, .task = s->task, .top_k = (uint32_t)s->top_k};
     TRY(model_probe(s->model, &o, info, e));
-    TRY(tokenizer_open(s->model, &tokenizer, e));
-    tokenizer_free(tokenizer);
+    if (!info->arrays) {
+        char *folder;
+        TRY(model_folder(s->model, &folder, e));
+        enum status st = tokenizer_open(folder, &tokenizer, e);
+        mem_free(folder);
+        TRY(st);
+        tokenizer_free(tokenizer);
+    }
     TRY(settle(&s->task, info->task, e));
     return settle(&s->precision, info->precision, e);
 }
@@ -72,6 +78,7 @@ const char *local_gives(const struct model_info *m, char *out, size_t size)
     case TASK_CLASSIFY: snprintf(out, size, "classifies, %u label%s (%s)", m->labels, m->labels == 1 ? "" : "s", m->scoring); break;
     case TASK_TOKENS: snprintf(out, size, "classifies tokens, %u labels", m->labels); break;
     case TASK_FILL_MASK: snprintf(out, size, "fills %s, %u tokens each", m->mask_token, m->dims); break;
+    case TASK_OUTPUTS: snprintf(out, size, "gives its outputs"); break;
     case TASKS: break;
     }
     return out;
@@ -194,7 +201,7 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
     const struct jobspec *s = g->s;
     struct reader_opts ro = {.format = g->l->data.format, .max_record_bytes = s->max_record_bytes};
     struct decoder_opts d = {.format = ro.format, .field = s->field, .pair = s->pair_field, .id = s->id, .keep = (const char *const *)s->keep.items,
-                             .keep_count = s->keep.count};
+                             .keep_count = s->keep.count, .no_text = g->l->model.arrays};
     struct columns columns = {0};
     struct reader *r = NULL;
     struct decoder *decoder = NULL;

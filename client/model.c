@@ -45,8 +45,18 @@ static void print_gives(const struct model_info *m)
                     m->kind == TASK_TOKENS ? "token" : "text", m->label_names);
         break;
     case TASK_FILL_MASK: print_field("gives", "the %u likeliest tokens for each %s in a text (--top-k)", m->dims, m->mask_token); break;
+    case TASK_OUTPUTS: print_field("gives", "its outputs, as they are"); break;
     case TASKS: break;
     }
+}
+
+static enum status open_tokenizer(const char *path, struct tokenizer **out, struct err *e)
+{
+    char *folder;
+    TRY(model_folder(path, &folder, e));
+    enum status st = tokenizer_open(folder, out, e);
+    mem_free(folder);
+    return st;
 }
 
 static int run_inspect(int operand_count, char **operands)
@@ -57,16 +67,18 @@ static int run_inspect(int operand_count, char **operands)
     struct tokenizer *t = NULL;
     struct err e;
     char a[UNITS_MAX], b[UNITS_MAX];
-    if (model_probe(operands[0], &o, &m, &e) != ST_OK || tokenizer_open(operands[0], &t, &e) != ST_OK)
+    if (model_probe(operands[0], &o, &m, &e) != ST_OK || (!m.arrays && open_tokenizer(operands[0], &t, &e) != ST_OK))
         return fail(&e);
-    uint32_t vocabulary = tokenizer_vocab_size(t), special = tokenizer_special_count(t);
+    uint32_t vocabulary = t ? tokenizer_vocab_size(t) : 0, special = t ? tokenizer_special_count(t) : 0;
     tokenizer_free(t);
     if (common.json)
         return print_json(inspect_json(&m, vocabulary));
     print_field("model", "%s (%s), to %s", m.name, m.architecture, m.task);
     print_field("size", "%s parameters, %s in %u files", units_count(a, (double)m.parameters), units_bytes(b, m.digest.size_bytes), m.digest.files);
-    print_field("shape", "%u layers, hidden %u, %u heads, feed-forward %u, vocabulary %s", m.layers, m.hidden, m.heads, m.ffn, units_count(a, m.vocab));
-    print_field("text", "at most %u tokens, %u of them special; longer texts are cut (--on-long)", m.max_tokens, special);
+    if (m.layers)
+        print_field("shape", "%u layers, hidden %u, %u heads, feed-forward %u, vocabulary %s", m.layers, m.hidden, m.heads, m.ffn, units_count(a, m.vocab));
+    if (!m.arrays)
+        print_field("text", "at most %u tokens, %u of them special; longer texts are cut (--on-long)", m.max_tokens, special);
     print_gives(&m);
     print_field("ops", "%s", m.ops);
     print_field("memory", "%s of weights, shared by all lanes", units_bytes(a, m.weight_bytes));
@@ -158,7 +170,7 @@ static int run_bench(int operand_count, char **operands)
     struct tokenizer *t = NULL;
     struct err e;
     uint32_t most = lanes ? (uint32_t)(lanes < 4096 ? lanes : 4096) : host_processors();
-    enum status st = tokenizer_open(operands[0], &t, &e);
+    enum status st = open_tokenizer(operands[0], &t, &e);
     if (st == ST_OK && precision_word)
         st = bench_precision(operands[0], precision_word, t, most, &e);
     for (int i = 0; st == ST_OK && !precision_word && model_precisions[i]; i++)

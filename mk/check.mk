@@ -64,7 +64,7 @@ soak: all demo-data $(SIM_TESTS) $(TEST_TOOLS)
 
 # Benchmarks: each bench/NAME.c is one program; `make bench` runs them all and keeps what they print in build/bench/NAME.json ----------------
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
-$(B)/bench/%: $(B)/obj/bench/%.o $(call LIBS_OF,daemon worker scheduler engine text storage wire base)
+$(B)/bench/%: $(B)/obj/bench/%.o $(call LIBS_OF,daemon worker tensor_in image scheduler engine text storage wire base)
 	$(call LINK,$^ $(ALL_LIBS))
 # what the benchmarks in Python run beside a peer
 BENCH_TOOLS := $(patsubst bench/tools/%.c,$(B)/bench/tools/%,$(wildcard bench/tools/*.c))

@@ -104,8 +104,8 @@ $(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/files.
 LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
 $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)
 	$(call LINK,$^ -luv -lzmq -lyaml -lsystemd $(LIBS_storage) $(LIBS_wire))
-$(B)/bin/ebb-worker: $(B)/obj/workers/main.o $(call LIBS_OF,worker engine text storage wire base)
-	$(call LINK,$^ -lzmq $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
+$(B)/bin/ebb-worker: $(B)/obj/workers/main.o $(call LIBS_OF,worker tensor_in image engine text storage wire base)
+	$(call LINK,$^ -lzmq $(LIBS_engine) $(LIBS_image) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
 $(B)/bin/ebb: $(B)/obj/client/main.o $(call LIBS_OF,client engine text storage wire base)
 	$(call LINK,$^ -lzmq -lyaml $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
 
@@ -158,7 +158,7 @@ $(eval $(call TEST_RULE,image,image storage,$(LIBS_image) $(LIBS_storage)))
 $(eval $(call TEST_RULE,tensor_in,tensor_in image engine storage,$(LIBS_engine) $(LIBS_image) $(LIBS_storage)))
 $(eval $(call TEST_RULE,engine,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
 $(eval $(call TEST_RULE,graph,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
-$(eval $(call TEST_RULE,worker,worker engine text storage wire,$(ALL_LIBS)))
+$(eval $(call TEST_RULE,worker,worker tensor_in image engine text storage wire,$(ALL_LIBS)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
 $(B)/tests/unit/daemon/ebbd_test: | $(B)/bin/ebbd
 $(eval $(call TEST_RULE,client,client engine text storage wire,$(ALL_LIBS)))

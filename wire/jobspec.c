@@ -391,10 +391,10 @@ static enum status check_name(const struct jobspec *s, struct err *e)
 
 enum status jobspec_check(const struct jobspec *s, struct err *e)
 {
-    static const char *const precisions[] = {"auto", "f32", "bf16", "int8"}, *const tasks[] = {"auto", "embed", "classify", "token-classify", "fill-mask"},
-                             *const formats[] = {"auto", "jsonl", "csv", "tsv", "lines"},
+    static const char *const precisions[] = {"auto", "f32", "bf16", "int8"}, *const tasks[] = {"auto", "embed", "classify", "token-classify", "fill-mask", "outputs"},
+                             *const formats[] = {"auto", "jsonl", "csv", "tsv", "lines", "images", "npy"},
                              *const on_longs[] = {"truncate", "error"}, *const outputs[] = {"jsonl", "npy"}, *const floats[] = {"array", "base64"};
-    static const struct words words[] = {{FIELD_precision, precisions, 4}, {FIELD_task, tasks, 5}, {FIELD_format, formats, 5}, {FIELD_on_long, on_longs, 2},
+    static const struct words words[] = {{FIELD_precision, precisions, 4}, {FIELD_task, tasks, 6}, {FIELD_format, formats, 7}, {FIELD_on_long, on_longs, 2},
                                          {FIELD_output_format, outputs, 2}, {FIELD_floats, floats, 2}};
     const uint64_t day_ms = 86400000;
     TRY(check_there(s, e));
@@ -425,6 +425,9 @@ enum status jobspec_check_task(const struct jobspec *s, int npy, struct err *e)
     int embed = strcmp(s->task, "embed") == 0, classify = strcmp(s->task, "classify") == 0;
     if (strcmp(s->task, "auto") == 0)
         return ST_OK;
+    if (npy && strcmp(s->task, "outputs") == 0)
+        return err_set(e, ST_USER, "an .npy file holds one row of numbers for each record, and 'outputs' gives arrays of any sizes; "
+                                   "let --output be a directory or end in .jsonl, or choose --task embed");
     if (npy && !embed && !classify)
         return err_set(e, ST_USER, "an .npy file holds one row of numbers for each record, and '%s' gives as many as a text has tokens or masks; "
                                    "let --output be a directory or end in .jsonl", s->task);

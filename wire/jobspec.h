@@ -14,13 +14,13 @@
    Kinds: TEXT (char *), LIST (texts), NUMBER (uint64_t), SIGNED (int64_t), SIZE (bytes), DURATION (ms), LIMIT (a number or a share such as 1%). */
 #define JOBSPEC_MAP(X)                                                                                                           \
     X(TEXT, name, "name", "name", "NAME", 0, "what people call the job (default: the output's name)")                            \
-    X(TEXT, model, "model", "model", "DIR", 0, "the model: a Hugging Face directory")                                            \
+    X(TEXT, model, "model", "model", "DIR", 0, "the model: a Hugging Face directory, or an ONNX file")                                            \
     X(TEXT, precision, "precision", "precision", "WORD", 1, "f32, bf16, int8 or auto (default: auto; 'ebb check' says what that is)") \
-    X(TEXT, task, "task", "task", "WORD", 1, "embed, classify, token-classify, fill-mask or auto (default: auto, what the model was made for)") \
+    X(TEXT, task, "task", "task", "WORD", 1, "embed, classify, token-classify, fill-mask, outputs or auto (default: auto, what the model was made for)") \
     X(NUMBER, top_k, "top_k", "top-k", "N", 1, "fill-mask: tokens for each mask (default: 5)")                                   \
     X(LIST, inputs, "input.glob", "input", "PATH", 0, "files, directories or globs to read, in this order; - is standard input") \
-    X(TEXT, format, "input.format", "format", "WORD", 1, "jsonl, csv, tsv or lines (default: by the names)")                     \
-    X(TEXT, field, "input.field", "field", "NAME", 1, "the field or column that holds the text (default: text)")                 \
+    X(TEXT, format, "input.format", "format", "WORD", 1, "jsonl, csv, tsv, lines, images or npy (default: by the names)")                     \
+    X(TEXT, field, "input.field", "field", "NAME", 1, "the field or column that holds the text (default: text), the picture (image) or the array")                 \
     X(TEXT, pair_field, "input.pair_field", "pair-field", "NAME", 1, "classify: the field or column that holds the second text of a pair") \
     X(TEXT, id, "input.id", "id", "NAME", 1, "the field or column that names a record (default: id, else custom_id)")            \
     X(LIST, keep, "input.keep", "keep", "NAME,...", 1, "fields or columns to pass through to the output")                        \

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "storage/modeldir.h"
 
-const char *const task_words[TASKS] = {"embed", "classify", "token-classify", "fill-mask"};
+const char *const task_words[TASKS] = {"embed", "classify", "token-classify", "fill-mask", "outputs"};
 const char *const scoring_words[3] = {"softmax", "sigmoid", "raw"};
 
 /* Where a message points */
@@ -206,9 +206,9 @@ static int ends_with(const char *s, const char *tail)
 
 static enum status read_task(struct at at, json_t *j, const char *word, int has_modules, struct model_config *c, struct err *e)
 {
-    static const char *const heads[TASKS] = {"Model", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"};
+    static const char *const heads[] = {"Model", "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"};
     if (word && strcmp(word, "auto") != 0) {
-        for (int i = 0; i < TASKS; i++)
+        for (int i = 0; i < TASK_OUTPUTS; i++)
             if (strcmp(word, task_words[i]) == 0) {
                 c->task = (enum task)i;
                 return ST_OK;
@@ -219,7 +219,7 @@ static enum status read_task(struct at at, json_t *j, const char *word, int has_
     c->task = TASK_EMBED;
     if (has_modules || !class)
         return ST_OK;
-    for (int i = 0; i < TASKS; i++)
+    for (int i = 0; i < TASK_OUTPUTS; i++)
         if (ends_with(class, heads[i])) {
             c->task = (enum task)i;
             return ST_OK;

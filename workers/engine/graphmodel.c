@@ -53,6 +53,18 @@ static int part_of(const char *name, enum part *out)
     return 1;
 }
 
+/* Each input is one of those that texts have. */
+static int is_text(struct graph_model *m, const struct graph *g)
+{
+    int seen[PARTS] = {0};
+    for (uint32_t i = 0; i < g->n_in; i++) {
+        const struct graph_value *v = &g->values[g->in[i]];
+        if (v->type.kind != VALUE_TENSOR || !part_of(v->name, &m->part[i]) || seen[m->part[i]]++)
+            return 0;
+    }
+    return seen[PART_IDS];
+}
+
 /* All inputs are [batch, length], of the same two symbols whatever the file calls them; a length may be fixed. */
 static enum status prepare_text(struct graph_model *m, struct graph *g, struct given *given, uint32_t *n_given, struct err *e)
 {
@@ -61,7 +73,8 @@ static enum status prepare_text(struct graph_model *m, struct graph *g, struct g
     for (uint32_t i = 0; i < g->n_in; i++) {
         struct graph_value *v = &g->values[g->in[i]];
         struct type *t = &v->type;
-        if (!part_of(v->name, &m->part[i]) || seen[m->part[i]]++ || t->kind != VALUE_TENSOR || t->optional || (t->rank != 2 && t->rank >= 0) ||
+        seen[m->part[i]]++;
+        if (t->optional || (t->rank != 2 && t->rank >= 0) ||
             !(dtype_is_int(t->dtype) || ((t->dtype == DT_BOOL || dtype_is_float(t->dtype)) && m->part[i] == PART_MASK)))
             return err_set(e, ST_USER, "input '%s' is not one that a model of texts has (input_ids, attention_mask, token_type_ids, position_ids; of [batch, length])",
                            v->name);
@@ -74,8 +87,6 @@ static enum status prepare_text(struct graph_model *m, struct graph *g, struct g
         if (dim_known(t->dims[1]))
             m->fill = (uint32_t)t->dims[1];
     }
-    if (!seen[PART_IDS])
-        return err_set(e, ST_USER, "no input is for token ids");
     if (m->fill && !seen[PART_MASK])
         return err_set(e, ST_USER, "texts would have to be filled up to %u tokens, but no input is for a mask: export the model with an open length", m->fill);
     for (uint32_t i = 0; i < g->n_in; i++) {
@@ -165,7 +176,8 @@ static enum status finish(struct graph_model *m, const struct graph_model_opts *
     m->g = g;
     if (g->n_in > PORTS_MAX || g->n_out > PORTS_MAX)
         return err_set(e, ST_USER, "the model has %u inputs and %u outputs; at most %d of each are supported", g->n_in, g->n_out, PORTS_MAX);
-    if (o->text)
+    m->info.text = o->text && is_text(m, g);
+    if (m->info.text)
         TRY(prepare_text(m, g, given, &n_given, e));
     m->info.nodes = g->n_nodes;
     m->info.ir_version = m->onnx->ir_version;
@@ -174,7 +186,7 @@ static enum status finish(struct graph_model *m, const struct graph_model_opts *
     m->info.weight_bytes = m->onnx->weight_bytes;
     snprintf(m->info.producer, sizeof m->info.producer, "%s", m->onnx->producer);
     TRY(graph_finish(g, &(struct graph_opts){.precision = o->precision, .given = given, .n_given = n_given}, e));
-    TRY(prove(m, o->text, e));
+    TRY(prove(m, m->info.text, e));
     return describe(m, e);
 }
 

@@ -42,13 +42,14 @@ struct graph_model_info {
     uint32_t nodes, ops; /* as in the file; as they run */
     uint32_t n_in, n_out;
     struct port in[PORTS_MAX], out[PORTS_MAX];
+    int text;    /* takes texts: graph_lane_texts */
     int batched; /* records lack the first axis */
     enum sharing sharing;
     char why[200]; /* why not more is shared; "" where all is */
 };
 
 struct graph_model_opts {
-    /* Texts: inputs of the sizes [batch, length] that hold ids (any name with "ids"), a mask (ones where there is text) and token types. */
+    /* There is a tokenizer: if the inputs are those of texts ([batch, length] of ids, a mask, token types), that is what the model is for. */
     int text;
     int precision; /* enum precision of linear layers */
 };

@@ -112,6 +112,7 @@ enum status head_load(struct loading *l, const char *dir, const float *words, ui
     case TASK_CLASSIFY: st = load_classify(l, h, e); break;
     case TASK_TOKENS: st = load_tokens(l, h, e); break;
     case TASK_FILL_MASK: st = load_mask(l, words, h, e); break;
+    case TASK_OUTPUTS: /* of arrays; never here */
     case TASKS: break;
     }
     if (st == ST_OK && l->load)
@@ -156,6 +157,7 @@ static struct layout layout_of(const struct head *h, uint32_t max_tokens, uint32
         return (struct layout){lines((size_t)max_tokens * h->width),
                                MASKS_AT_ONCE * (lines(c->hidden) + lines(c->embedding) + lines(c->vocab)),
                                lines((size_t)max_tokens * h->width)};
+    case TASK_OUTPUTS: /* of arrays; never here */
     case TASKS: break;
     }
     BUG("task %d", (int)c->task);
@@ -285,6 +287,7 @@ const struct model_result *head_run(const struct head *h, struct head_work *work
         work->result.tensor[1] = (struct model_tensor){.name = "tokens", .width = h->width, .i32 = found, .rows = work->rows};
         work->result.count = 2;
         break;
+    case TASK_OUTPUTS: /* of arrays; never here */
     case TASKS: break;
     }
     return &work->result;

@@ -5,10 +5,12 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/path.h"
 #include "storage/onnxdir.h"
 #include "workers/engine/cpuinfo.h"
 #include "workers/engine/encoder.h"
 #include "workers/engine/head.h"
+#include "workers/engine/onnxarrays.h"
 #include "workers/engine/onnxtext.h"
 
 /* Raised whenever a change of the kernels changes a bit of any result. */
@@ -22,6 +24,7 @@ struct model {
     struct encoder *encoder;
     struct head *head;
     struct onnxtext *onnx; /* in place of encoder and head */
+    struct onnxarrays *arrays; /* likewise */
     int32_t mask_id;
 };
 
@@ -32,6 +35,7 @@ struct model_ctx {
     struct encoder_work work;
     struct head_work head;
     struct onnxtext_lane *onnx;
+    struct onnxarrays_lane *arrays;
 };
 
 /* The last component of dir, of what it resolves to for "." and the like. */
@@ -142,33 +146,69 @@ static enum status walk(struct loading *l, const char *dir, uint32_t top_k, stru
     return head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e);
 }
 
+static int has_tokenizer(const char *folder)
+{
+    static const char *const files[] = {"tokenizer.json", "vocab.txt", "vocab.json"};
+    int has = 0;
+    for (int i = 0; i < 3 && !has; i++) {
+        char *path = mem_printf("%s/%s", folder, files[i]);
+        has = path && path_exists(path);
+        mem_free(path);
+    }
+    return has;
+}
+
+static void describe_graph(struct model_info *i, const struct graph_model_info *g)
+{
+    static const char *const of_texts[] = {"texts go one by one", "texts of one length share a run", "texts are packed"};
+    static const char *const of_arrays[] = {"records go one by one", "records of equal sizes share a run", ""};
+    snprintf(i->architecture, sizeof i->architecture, "onnx");
+    snprintf(i->ops, sizeof i->ops, "%u nodes, %u as they run; %s", g->nodes, g->ops, (g->text ? of_texts : of_arrays)[g->sharing]);
+    i->parameters = g->parameters;
+    i->weight_bytes = g->weight_bytes;
+    for (uint32_t k = 0; k < g->n_in; k++)
+        if (strstr(g->in[k].name, "type") || strstr(g->in[k].name, "segment"))
+            i->token_types = 2;
+}
+
 /* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
 static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, const struct kernels *k, struct model_config *c,
                              struct model_info *i, struct model *m, struct err *e)
 {
-    static const char *const sharing[] = {"texts go one by one", "texts of one length share a run", "texts are packed"};
-    struct onnxtext *t = NULL;
+    struct onnxtext *text = NULL;
+    struct onnxarrays *arrays = NULL;
+    struct graph_model *gm = NULL;
     TRY(modeldir_digest(path, &i->digest, e));
     TRY(name_of(path, i->name, sizeof i->name, e));
-    TRY(onnxtext_open(folder, file, o, k, c, &t, e));
-    const struct graph_model_info *g = onnxtext_info(t);
-    snprintf(i->architecture, sizeof i->architecture, "onnx");
+    char *whole = mem_printf("%s/%s", folder, file);
+    if (!whole)
+        return err_nomem(e, "a path");
+    enum status st = graph_model_open(whole, k, &(struct graph_model_opts){.text = has_tokenizer(folder)}, &gm, e);
+    if (st == ST_OK) {
+        i->arrays = !graph_model_info(gm)->text;
+        st = i->arrays ? onnxarrays_open(gm, folder, o, c, &arrays, e) : onnxtext_open(gm, folder, o, k, c, &text, e);
+        if (st == ST_USER)
+            err_prefix(e, "'%s'", whole);
+    }
+    mem_free(whole);
+    if (st != ST_OK) {
+        graph_model_free(gm);
+        return st;
+    }
     describe_task(i, c, k);
-    snprintf(i->ops, sizeof i->ops, "%u nodes, %u as they run; %s", g->nodes, g->ops, sharing[g->sharing]);
-    i->parameters = g->parameters;
-    i->weight_bytes = g->weight_bytes;
+    describe_graph(i, graph_model_info(gm));
     i->hidden = c->hidden;
     i->layers = c->layers;
     i->heads = c->heads;
     i->ffn = c->ffn;
-    i->dims = onnxtext_width(t);
-    for (uint32_t k_in = 0; k_in < g->n_in; k_in++)
-        if (strstr(g->in[k_in].name, "type") || strstr(g->in[k_in].name, "segment"))
-            i->token_types = 2;
-    if (m)
-        m->onnx = t;
-    else
-        onnxtext_free(t);
+    i->dims = text ? onnxtext_width(text) : onnxarrays_width(arrays);
+    if (m) {
+        m->onnx = text;
+        m->arrays = arrays;
+    } else {
+        onnxtext_free(text);
+        onnxarrays_free(arrays);
+    }
     return ST_OK;
 }
 
@@ -253,6 +293,7 @@ void model_free(struct model *m)
     if (!m)
         return;
     onnxtext_free(m->onnx);
+    onnxarrays_free(m->arrays);
     head_free(m->head);
     encoder_free(m->encoder);
     config_release(&m->config);
@@ -297,6 +338,8 @@ static size_t whole_lines(size_t bytes)
 
 size_t model_ctx_bytes(const struct model *m, uint32_t max_tokens, uint32_t max_seqs)
 {
+    if (m->arrays)
+        return sizeof(struct model_ctx); /* what records bring tells */
     if (m->onnx)
         return sizeof(struct model_ctx) + onnxtext_lane_bytes(m->onnx, max_tokens, max_seqs);
     return sizeof(struct model_ctx) + whole_lines(encoder_work_bytes(m->encoder, max_tokens)) + head_work_bytes(m->head, max_tokens, max_seqs);
@@ -306,9 +349,9 @@ enum status model_ctx_new(const struct model *m, uint32_t max_tokens, uint32_t m
 {
     BUG_IF(max_tokens == 0 || max_seqs == 0, "a context for %u tokens and %u sequences", max_tokens, max_seqs);
     struct model_ctx *c = mem_zalloc(sizeof *c);
-    if (c && m->onnx) {
+    if (c && (m->onnx || m->arrays)) {
         *c = (struct model_ctx){.model = m, .max_tokens = max_tokens, .max_seqs = max_seqs};
-        enum status st = onnxtext_lane_new(m->onnx, max_tokens, max_seqs, &c->onnx, e);
+        enum status st = m->onnx ? onnxtext_lane_new(m->onnx, max_tokens, max_seqs, &c->onnx, e) : onnxarrays_lane_new(m->arrays, max_seqs, &c->arrays, e);
         if (st == ST_OK)
             *out = c;
         else
@@ -332,6 +375,7 @@ void model_ctx_free(struct model_ctx *c)
     if (!c)
         return;
     onnxtext_lane_free(c->onnx);
+    onnxarrays_lane_free(c->arrays);
     mem_free(c->memory);
     mem_free(c);
 }
@@ -341,7 +385,7 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < b->n; i++)
         tokens += b->lengths[i];
-    BUG_IF(c->model != m, "a context of another model");
+    BUG_IF(c->model != m || m->arrays, "a context of another model");
     BUG_IF(b->n > c->max_seqs || tokens > c->max_tokens, "a micro-batch of %u sequences and %llu tokens; planned were %u and %u", b->n,
            (unsigned long long)tokens, c->max_seqs, c->max_tokens);
     if (m->onnx)
@@ -360,4 +404,37 @@ void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, cons
     const struct model_result *r = model_infer(m, c, &(struct model_batch){.n = n_seqs, .lengths = lengths, .ids = ids});
     BUG_IF(!r, "a micro-batch: out of memory");
     memcpy(out, r->tensor[0].f32, sizeof *out * n_seqs * m->info.dims);
+}
+
+/* Arrays -------------------------------------------------------------------------------------------------------------------------------- */
+
+const struct port *model_inputs(const struct model *m, uint32_t *count)
+{
+    BUG_IF(!m->arrays, "arrays are asked of a model of texts");
+    const struct graph_model_info *i = onnxarrays_info(m->arrays);
+    *count = i->n_in;
+    return i->in;
+}
+
+const struct port *model_outputs(const struct model *m, uint32_t *count)
+{
+    BUG_IF(!m->arrays, "arrays are asked of a model of texts");
+    return onnxarrays_outputs(m->arrays, count);
+}
+
+enum status model_infer_arrays(const struct model *m, struct model_ctx *c, uint32_t n, const struct array *const *in, model_take *take, void *arg, struct err *e)
+{
+    BUG_IF(c->model != m || !m->arrays, "a context of another model");
+    return onnxarrays_run(c->arrays, n, in, take, arg, e);
+}
+
+enum status model_folder(const char *path, char **out, struct err *e)
+{
+    char *file = NULL;
+    struct err why;
+    enum status st = onnxdir_find(path, out, &file, &why);
+    mem_free(file);
+    if (st == ST_NOT_FOUND)
+        return (*out = mem_strdup(path)) ? ST_OK : err_nomem(e, "a path");
+    return st == ST_OK ? ST_OK : err_set(e, st, "%s", why.text);
 }

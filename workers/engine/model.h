@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "storage/modeldir.h"
+#include "workers/engine/graphmodel.h"
 #include "workers/engine/task.h"
 
 struct model;
@@ -45,6 +46,7 @@ struct model_info {
     uint32_t token_types;   /* 0 or 1: it does not tell the texts of a pair apart by types */
     uint32_t max_tokens;    /* special tokens included: what the model (or sentence_bert_config.json) allows */
     uint32_t dims;          /* numbers in one row of the first output: floats of an embedding, labels, or tokens for a mask */
+    int arrays;             /* 1: takes arrays (model_infer_arrays), not texts: there is no tokenizer */
     int per_token;          /* 1: an item has as many rows as tokens or masks; else one */
     struct model_digest digest;
 };
@@ -101,5 +103,17 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
 /* The short way where one row comes out for each item: out gets n_seqs x dims floats. */
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                float *out);
+
+/* Models of arrays. What a record brings, and what it gets; names are the model's. */
+const struct port *model_inputs(const struct model *m, uint32_t *count);
+const struct port *model_outputs(const struct model *m, uint32_t *count);
+/* Of record `record`: n_out arrays, which go when this returns; or error: it does not go through the model, in words. Called once for each record, in any
+   order. classify: one array of scores; embed: one of floats; outputs: all as they are. */
+typedef void model_take(void *arg, uint32_t record, const struct array *out, uint32_t n_out, const char *error);
+/* n records; in[r] has an array for each input. Results are those that each would have alone. Only ST_NOMEM fails. */
+MUST_USE enum status model_infer_arrays(const struct model *m, struct model_ctx *c, uint32_t n, const struct array *const *in, model_take *take, void *arg,
+                                        struct err *e);
+/* Where the tokenizer and the other files of the model at `path` lie: the directory itself, or the folder of an ONNX file. mem_free(*out). */
+MUST_USE enum status model_folder(const char *path, char **out, struct err *e);
 
 #endif

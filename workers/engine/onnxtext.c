@@ -70,8 +70,9 @@ static enum status choose(struct onnxtext *t, const char *word, enum task *task,
     case TASK_FILL_MASK:
         o = first_of((int[]){token_logits, any2}, 2);
         break;
+    case TASK_OUTPUTS:
     case TASKS:
-        return err_set(e, ST_USER, "there is no task '%s'", word);
+        return err_set(e, ST_USER, "the task '%s' is not one of texts", word);
     }
     if (o < 0)
         return err_set(e, ST_USER, "none of its outputs ('%s'...) is what the task '%s' needs", i->n_out ? i->out[0].name : "", task_words[*task]);
@@ -207,29 +208,23 @@ static enum status set_up(struct onnxtext *t, const char *folder, const struct m
     return ST_OK;
 }
 
-enum status onnxtext_open(const char *folder, const char *file, const struct model_opts *o, const struct kernels *k, struct model_config *c,
+enum status onnxtext_open(struct graph_model *gm, const char *folder, const struct model_opts *o, const struct kernels *k, struct model_config *c,
                           struct onnxtext **out, struct err *e)
 {
     struct onnxtext *t = mem_zalloc(sizeof *t);
-    char *path = mem_printf("%s/%s", folder, file);
+    if (!t)
+        return err_nomem(e, "a model");
     *c = (struct model_config){0};
-    enum status st = t && path ? ST_OK : err_nomem(e, "a model");
+    t->kernels = k;
+    t->gm = gm;
+    enum status st = set_up(t, folder, o, c, e);
     if (st == ST_OK) {
-        t->kernels = k;
-        st = graph_model_open(path, k, &(struct graph_model_opts){.text = 1}, &t->gm, e);
-    }
-    if (st == ST_OK) {
-        st = set_up(t, folder, o, c, e);
-        if (st == ST_USER)
-            err_prefix(e, "'%s'", path);
-    }
-    mem_free(path);
-    if (st == ST_OK)
         *out = t;
-    else {
-        onnxtext_free(t);
-        config_release(c);
+        return ST_OK;
     }
+    head_free(t->head);
+    config_release(c);
+    mem_free(t);
     return st;
 }
 
@@ -364,6 +359,7 @@ static void take(struct onnxtext_lane *l, uint32_t r, uint32_t length, const int
                 out += t->width;
             }
         break;
+    case TASK_OUTPUTS:
     case TASKS:
         break;
     }

@@ -8,9 +8,9 @@
 
 struct onnxtext;
 
-/* folder/file is the ONNX file; what lies in folder beside it (config.json, modules.json ...) says what the file does not. *c is filled, and the
+/* Takes gm over on success. What lies in folder beside it (config.json, modules.json ...) says what the file does not. *c is filled, and the
    caller's to release. A short text is run once, so that what cannot run fails here. */
-MUST_USE enum status onnxtext_open(const char *folder, const char *file, const struct model_opts *o, const struct kernels *k, struct model_config *c,
+MUST_USE enum status onnxtext_open(struct graph_model *gm, const char *folder, const struct model_opts *o, const struct kernels *k, struct model_config *c,
                                    struct onnxtext **out, struct err *e);
 void onnxtext_free(struct onnxtext *t);
 const struct graph_model_info *onnxtext_info(const struct onnxtext *t);

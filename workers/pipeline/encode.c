@@ -155,6 +155,71 @@ static int put_masks(const struct outcome *o, struct buf *out)
     return failed || buf_char(out, ']');
 }
 
+/* One element of an array. */
+static int put_element(const struct array *a, size_t at, struct buf *out)
+{
+    const void *p = a->data;
+    switch (a->dtype) {
+    case DT_F32: return put_number(((const float *)p)[at], out);
+    case DT_F16: return put_number(f16_to_f32(((const uint16_t *)p)[at]), out);
+    case DT_BF16: return put_number(bf16_to_f32(((const uint16_t *)p)[at]), out);
+    case DT_F64: return buf_printf(out, "%.17g", ((const double *)p)[at]);
+    case DT_BOOL: return buf_str(out, ((const uint8_t *)p)[at] ? "true" : "false");
+    case DT_U8: return buf_printf(out, "%u", ((const uint8_t *)p)[at]);
+    case DT_I8: return buf_printf(out, "%d", ((const int8_t *)p)[at]);
+    case DT_U16: return buf_printf(out, "%u", ((const uint16_t *)p)[at]);
+    case DT_I16: return buf_printf(out, "%d", ((const int16_t *)p)[at]);
+    case DT_U32: return buf_printf(out, "%u", ((const uint32_t *)p)[at]);
+    case DT_I32: return buf_printf(out, "%d", ((const int32_t *)p)[at]);
+    case DT_U64: return buf_printf(out, "%llu", (unsigned long long)((const uint64_t *)p)[at]);
+    case DT_I64: return buf_printf(out, "%lld", (long long)((const int64_t *)p)[at]);
+    case DT_STR: return errline_string(out, ((const struct str *)p)[at].data, ((const struct str *)p)[at].len);
+    case DT_NONE:
+    case DT_END: break;
+    }
+    return -1;
+}
+
+/* Nested as deep as the array has axes; *at is the next element. */
+static int put_array(const struct array *a, uint32_t axis, size_t *at, struct buf *out)
+{
+    if (axis == a->rank)
+        return put_element(a, (*at)++, out);
+    int failed = buf_char(out, '[');
+    for (int64_t i = 0; i < a->dims[axis] && !failed; i++)
+        failed = (i && buf_char(out, ',')) || put_array(a, axis + 1, at, out);
+    return failed || buf_char(out, ']');
+}
+
+static int put_outputs(const struct outcome *o, struct buf *out)
+{
+    uint32_t n;
+    const struct port *ports = model_outputs(o->loaded->model, &n);
+    int failed = buf_str(out, ",\"outputs\":{");
+    for (uint32_t k = 0; k < o->n_arrays && k < n && !failed; k++) {
+        size_t at = 0;
+        failed = (k && buf_char(out, ',')) || put_text(ports[k].name, out) || buf_char(out, ':') || put_array(&o->arrays[k], 0, &at, out);
+    }
+    return failed || buf_char(out, '}');
+}
+
+/* JSON has no word for what is not finite. */
+static int arrays_finite(const struct outcome *o)
+{
+    for (uint32_t k = 0; k < o->n_arrays; k++) {
+        const struct array *a = &o->arrays[k];
+        size_t n = 1;
+        for (uint32_t i = 0; i < a->rank; i++)
+            n *= (size_t)a->dims[i];
+        for (size_t i = 0; i < n; i++)
+            if ((a->dtype == DT_F32 && !isfinite(((const float *)a->data)[i])) || (a->dtype == DT_F64 && !isfinite(((const double *)a->data)[i])) ||
+                (a->dtype == DT_F16 && (((const uint16_t *)a->data)[i] & 0x7c00) == 0x7c00) ||
+                (a->dtype == DT_BF16 && (((const uint16_t *)a->data)[i] & 0x7f80) == 0x7f80))
+                return 0;
+    }
+    return 1;
+}
+
 static int put_embedding(const struct job *j, const struct outcome *o, struct buf *out)
 {
     return buf_str(out, ",\"embedding\":") || (j->base64 ? put_base64(o->f32, o->width, out) : put_floats(o->f32, o->width, out));
@@ -170,6 +235,7 @@ static int encode_jsonl(const struct job *j, const struct item *i, const struct 
     case TASK_CLASSIFY: failed = put_scores(o, out); break;
     case TASK_TOKENS: failed = put_tokens(o, i, out); break;
     case TASK_FILL_MASK: failed = put_masks(o, out); break;
+    case TASK_OUTPUTS: failed = put_outputs(o, out); break;
     case TASKS: break;
     }
     return failed || buf_str(out, "}\n");
@@ -193,7 +259,7 @@ static char *copy_of(const struct buf *b, size_t *len)
 
 int encode_item(const struct job *j, struct item *i, const struct outcome *o, struct buf *scratch)
 {
-    if (!all_finite(o->f32, o->rows * o->width))
+    if (o->task == TASK_OUTPUTS ? !arrays_finite(o) : !all_finite(o->f32, o->rows * o->width))
         return 0;
     buf_clear(scratch);
     if (!j->npy) {

@@ -20,6 +20,7 @@ void item_free(struct item *i)
     mem_free(i->ids);
     mem_free(i->types);
     mem_free(i->spans);
+    mem_free(i->arrays);
     mem_free(i->hook);
     mem_free(i->id);
     mem_free(i->keep);

@@ -23,6 +23,7 @@ struct job;
 struct loaded;
 struct held;
 struct tok_span;
+struct array;
 
 #define HELD_MOST_RUNS 64 /* in one commit */
 
@@ -62,6 +63,7 @@ struct item {
     uint8_t *types;          /* of each token; NULL: all 0 */
     struct tok_span *spans;  /* token-classify: of each token in the text; empty for special ones */
     uint32_t tokens;
+    struct array *arrays;    /* in place of tokens: one for each input of the model, in one block of memory */
     char *hook;              /* the text, only under EBB_TEST_HOOK */
     char *id, *keep;         /* JSON, not terminated; prepare -> encode, write */
     size_t id_len, keep_len;

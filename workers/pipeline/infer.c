@@ -25,6 +25,8 @@ struct lane {
     char **hooks;
     int32_t *ids;
     uint8_t *types;
+    const struct array **arrays; /* of each item */
+    uint8_t *good;               /* of each item: it has its row */
     struct buf scratch;
 };
 
@@ -60,6 +62,10 @@ static void empty(struct lane *l)
     mem_free(l->hooks);
     mem_free(l->ids);
     mem_free(l->types);
+    mem_free(l->arrays);
+    mem_free(l->good);
+    l->arrays = NULL;
+    l->good = NULL;
     l->loaded = NULL;
     l->ctx = NULL;
     l->items = NULL;
@@ -89,7 +95,9 @@ static void make_ready(struct lane *l, const struct held *h)
     l->hooks = mem_array(n, sizeof *l->hooks);
     l->ids = mem_array(tokens, sizeof *l->ids);
     l->types = mem_array(tokens, sizeof *l->types);
-    if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->types ||
+    l->arrays = mem_array(n, sizeof *l->arrays);
+    l->good = mem_array(n, sizeof *l->good);
+    if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->types || !l->arrays || !l->good ||
         model_ctx_new(l->loaded->model, tokens, j->micro_batch, &l->ctx, &e) != ST_OK)
         pipeline_out_of_memory(l->p, "a lane");
 }
@@ -113,7 +121,9 @@ static uint32_t lay_out(struct lane *l, struct node *chain)
         l->lengths[n] = i->tokens;
         l->named[n] = (struct blackbox_record){.job = i->held->job->id, .epoch = i->held->epoch, .record = i->record};
         l->hooks[n] = i->hook;
-        memcpy(l->ids + tokens, i->ids, i->tokens * sizeof *l->ids);
+        l->arrays[n] = i->arrays;
+        if (i->ids)
+            memcpy(l->ids + tokens, i->ids, i->tokens * sizeof *l->ids);
         if (i->types)
             memcpy(l->types + tokens, i->types, i->tokens * sizeof *l->types);
         else
@@ -164,6 +174,58 @@ static void finish(struct lane *l, uint32_t n, const struct model_result *r)
         pipeline_rows(l->p, rows);
 }
 
+/* What a model of arrays gives for one record: encoded at once, as the arrays do not stay. */
+static void take(void *arg, uint32_t record, const struct array *out, uint32_t n_out, const char *error)
+{
+    struct lane *l = arg;
+    struct item *i = l->items[record];
+    struct outcome o = {.task = l->loaded->info->kind, .loaded = l->loaded, .rows = 1, .arrays = out, .n_arrays = n_out};
+    if (!error && o.task != TASK_OUTPUTS) {
+        o.f32 = out[0].data;
+        o.width = (uint32_t)out[0].dims[0];
+    }
+    mem_free(i->arrays);
+    i->arrays = NULL;
+    l->good[record] = 0;
+    if (error) {
+        pipeline_failed(l->p, i, RECORD_FAILED, error);
+        return;
+    }
+    switch (encode_item(i->held->job, i, &o, &l->scratch)) {
+    case 1:
+        l->good[record] = 1;
+        break;
+    case 0:
+        pipeline_failed(l->p, i, RECORD_FAILED, "the model's result holds a number that is not finite");
+        break;
+    default:
+        pipeline_out_of_memory(l->p, "a row");
+    }
+}
+
+static void run_arrays(struct lane *l, uint32_t n)
+{
+    struct item *rows = NULL;
+    struct node **tail = NULL;
+    struct err e;
+    if (model_infer_arrays(l->loaded->model, l->ctx, n, l->arrays, take, l, &e) != ST_OK)
+        pipeline_out_of_memory(l->p, "a micro-batch");
+    blackbox_leave(l->p->o.box, l->slot);
+    for (uint32_t k = 0; k < n; k++) {
+        if (!l->good[k])
+            continue; /* it is its lease's now */
+        struct item *i = l->items[k];
+        i->node.next = NULL;
+        if (tail)
+            *tail = &i->node;
+        else
+            rows = i;
+        tail = &i->node.next;
+    }
+    if (rows)
+        pipeline_rows(l->p, rows);
+}
+
 void *infer_run(void *arg)
 {
     struct stage *stage = arg;
@@ -183,6 +245,10 @@ void *infer_run(void *arg)
         blackbox_enter(p->o.box, l.slot, l.named, n);
         if (fault_point("worker.infer") || testhook_run(l.hooks, n))
             pipeline_out_of_memory(p, "a micro-batch");
+        if (l.loaded->info->arrays) {
+            run_arrays(&l, n);
+            continue;
+        }
         const struct model_result *r =
             model_infer(l.loaded->model, l.ctx, &(struct model_batch){.n = n, .lengths = l.lengths, .ids = l.ids, .types = l.types});
         if (!r)

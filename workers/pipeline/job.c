@@ -12,7 +12,7 @@ static enum status fill(struct job *j, const struct job_words *w, struct err *e)
     if (w->model_digest_len != sizeof j->model_digest)
         return err_set(e, ST_CORRUPT, "job %" PRIu64 " comes with a model digest of %zu bytes", w->id, w->model_digest_len);
     memcpy(j->model_digest, w->model_digest, sizeof j->model_digest);
-    if (w->format == FORMAT_AUTO || w->format > FORMAT_LINES)
+    if (w->format == FORMAT_AUTO || w->format > FORMAT_NPY)
         return err_set(e, ST_USER, "job %" PRIu64 " is of an input format (%u) that this worker does not know", w->id, w->format);
     struct output_spec output;
     TRY(output_resolve(j->spec.output, j->spec.output_format, &output, e));

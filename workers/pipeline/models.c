@@ -10,6 +10,17 @@ static enum status check(const struct job *j, const struct loaded *l, struct err
     if (memcmp(l->info->digest.bytes, j->model_digest, sizeof j->model_digest) != 0)
         return err_set(e, ST_USER, "the model in '%s' is not the one that the job was submitted with; put that one back, or submit again",
                        j->spec.model);
+    struct jobspec settled = j->spec; /* a client that did not see the model could not say what it is for */
+    settled.task = (char *)l->info->task;
+    if (l->info->arrays) {
+        struct feed *feed;
+        TRY(loaded_feed(l, j, &feed, e));
+        feed_free(feed);
+        return jobspec_check_task(&settled, j->npy, e);
+    }
+    if (j->reading.format == FORMAT_IMAGES || j->reading.format == FORMAT_NPY)
+        return err_set(e, ST_USER, "the model in '%s' takes texts, but the input is of %s", j->spec.model,
+                       j->reading.format == FORMAT_IMAGES ? "images" : "arrays");
     uint32_t ids = tokenizer_vocab_size(l->tokenizer);
     if (ids > l->info->vocab)
         return err_set(e, ST_USER, "the tokenizer of '%s' knows %u tokens, its model only %u: they do not belong together", j->spec.model, ids,
@@ -17,9 +28,39 @@ static enum status check(const struct job *j, const struct loaded *l, struct err
     uint32_t special = j->spec.pair_field ? tokenizer_pair_special_count(l->tokenizer) : tokenizer_special_count(l->tokenizer);
     if (l->info->max_tokens <= special)
         return err_set(e, ST_USER, "the model in '%s' takes %u tokens, which leaves none for text", j->spec.model, l->info->max_tokens);
-    struct jobspec settled = j->spec; /* a client that did not see the model could not say what it is for */
-    settled.task = (char *)l->info->task;
     return jobspec_check_task(&settled, j->npy, e);
+}
+
+enum status loaded_feed(const struct loaded *l, const struct job *j, struct feed **out, struct err *e)
+{
+    uint32_t n;
+    const struct port *in = model_inputs(l->model, &n);
+    struct feed_opts o = {.format = j->reading.format, .field = j->spec.field, .id = j->spec.id, .keep = (const char *const *)j->spec.keep.items,
+                          .keep_count = j->spec.keep.count, .images = l->images};
+    return feed_new(in, n, &o, out, e);
+}
+
+/* What lies beside the model: its tokenizer, or what it says of pictures. */
+static enum status open_beside(struct loaded *l, const char *path, struct err *e)
+{
+    char *folder;
+    struct err why;
+    TRY(model_folder(path, &folder, e));
+    enum status st = ST_OK;
+    if (!model_info(l->model)->arrays) {
+        st = tokenizer_open(folder, &l->tokenizer, e);
+    } else if (!(l->images = mem_zalloc(sizeof *l->images))) {
+        st = err_nomem(e, "a model");
+    } else {
+        st = image_spec_load(folder, l->images, &why);
+        if (st != ST_OK) {
+            mem_free(l->images);
+            l->images = NULL;
+            st = st == ST_NOT_FOUND ? ST_OK : err_set(e, st, "%s", why.text);
+        }
+    }
+    mem_free(folder);
+    return st;
 }
 
 static enum status find_mask(const struct job *j, struct loaded *l, struct err *e)
@@ -44,9 +85,9 @@ enum status loaded_open(const struct job *j, const char *isa, struct loaded **ou
     l->key = j->model_key;
     uint64_t begun = clock_ms();
     struct model_opts o = {.isa = isa, .precision = j->spec.precision, .task = j->spec.task, .top_k = (uint32_t)j->spec.top_k};
-    enum status st = tokenizer_open(j->spec.model, &l->tokenizer, e);
+    enum status st = model_open(j->spec.model, &o, &l->model, e);
     if (st == ST_OK)
-        st = model_open(j->spec.model, &o, &l->model, e);
+        st = open_beside(l, j->spec.model, e);
     if (st == ST_OK) {
         l->info = model_info(l->model);
         st = check(j, l, e);
@@ -76,5 +117,6 @@ void loaded_unref(struct loaded *l)
         model_free(l->model);
     if (l->tokenizer)
         tokenizer_free(l->tokenizer);
+    mem_free(l->images);
     mem_free(l);
 }

@@ -8,14 +8,17 @@
 
 #include "base/status.h"
 #include "workers/engine/model.h"
+#include "workers/image/spec.h"
 #include "workers/pipeline/job.h"
+#include "workers/tensor_in/feed.h"
 #include "workers/text/tokenizer.h"
 
 struct loaded {
     atomic_int refs;
     uint64_t key;
     struct model *model;
-    struct tokenizer *tokenizer;
+    struct tokenizer *tokenizer; /* NULL: the model takes arrays */
+    struct image_spec *images;   /* how it wants pictures; NULL: it does not say */
     const struct model_info *info;
     int32_t mask_id;         /* fill-mask; else -1 */
     uint64_t load_ms;
@@ -23,6 +26,8 @@ struct loaded {
 
 /* Loads the job's model and proves that it is the one the job was submitted with. ST_USER: it is not, or the tokenizer does not go with it. */
 MUST_USE enum status loaded_open(const struct job *j, const char *isa, struct loaded **out, struct err *e);
+/* How records of a job become what a model of arrays takes; read-only, holds on to both. */
+MUST_USE enum status loaded_feed(const struct loaded *l, const struct job *j, struct feed **out, struct err *e);
 struct loaded *loaded_ref(struct loaded *l);
 void loaded_unref(struct loaded *l);
 

@@ -17,6 +17,10 @@ struct preparing {
     char *refused;            /* why the source's columns do not go with the job: each of its records is an error */
     struct held *for_held;    /* whose decoder that is, counted: it owns the columns */
     const struct input *for_input;
+    struct feed *feed;        /* of a model of arrays */
+    struct feed_scratch *feed_scratch;
+    struct npy npy;           /* the header of for_npy */
+    const struct input *for_npy;
 };
 
 static void close_decoder(struct preparing *t)
@@ -26,22 +30,40 @@ static void close_decoder(struct preparing *t)
     t->decoder = NULL;
     mem_free(t->refused);
     t->refused = NULL;
+    feed_scratch_free(t->feed_scratch);
+    feed_free(t->feed);
+    t->feed_scratch = NULL;
+    t->feed = NULL;
     held_unref(t->for_held);
     t->for_held = NULL;
     t->for_input = NULL;
+    t->for_npy = NULL;
 }
 
 /* A decoder serves all sources of a job, but where there are columns only the one source. */
 static void need_decoder(struct preparing *t, const struct item *i)
 {
     const struct job *j = i->held->job;
-    if (t->for_held && t->for_held->job == j && (!j->columns || t->for_input == i->input))
+    const struct loaded *l = i->held->loaded;
+    if (t->for_held && t->for_held->job == j && t->for_held->loaded == l && (!j->columns || t->for_input == i->input) &&
+        (j->decoding.format != FORMAT_NPY || t->for_input == i->input))
         return;
     close_decoder(t);
     struct err e;
-    enum status st = decoder_open(&j->decoding, j->columns ? &i->input->columns : NULL, &t->decoder, &e);
+    struct decoder_opts o = j->decoding;
+    o.no_text = l->info->arrays;
+    enum status st = decoder_open(&o, j->columns ? &i->input->columns : NULL, &t->decoder, &e);
     if (st == ST_NOMEM || (st != ST_OK && !(t->refused = mem_strdup(e.text))))
         pipeline_out_of_memory(t->p, "a decoder");
+    if (st == ST_OK && l->info->arrays) {
+        st = loaded_feed(l, j, &t->feed, &e);
+        if (st == ST_OK)
+            st = feed_scratch_new(t->feed, &t->feed_scratch, &e);
+        if (st == ST_OK && j->decoding.format == FORMAT_NPY)
+            st = fixed_npy(&i->input->source, &t->npy, &e);
+        if (st == ST_NOMEM || (st != ST_OK && !(t->refused = mem_strdup(e.text))))
+            pipeline_out_of_memory(t->p, "a decoder");
+    }
     t->for_held = held_ref(i->held);
     t->for_input = i->input;
 }
@@ -94,6 +116,33 @@ static int copy(char **to, size_t *to_len, const char *from, size_t len)
     return *to ? 0 : -1;
 }
 
+/* A model of arrays: 1 when the item has them. */
+static int prepare_arrays(struct preparing *t, struct item *i)
+{
+    struct pipeline *p = t->p;
+    const struct job *j = i->held->job;
+    struct feed_record r = {.data = i->raw, .len = i->raw_len, .source = &i->input->source, .columns = j->columns ? &i->input->columns : NULL,
+                            .npy = j->decoding.format == FORMAT_NPY ? &t->npy : NULL};
+    enum record_error what = RECORD_FAILED;
+    size_t bytes;
+    struct err e;
+    switch (feed_run(t->feed, t->feed_scratch, &r, &i->arrays, &bytes, &what, &e)) {
+    case ST_OK:
+        break;
+    case ST_USER:
+        pipeline_failed(p, i, what, e.text);
+        return 0;
+    case ST_NOMEM:
+        pipeline_out_of_memory(p, "the arrays of a record");
+    default:
+        pipeline_failed(p, i, RECORD_UNREADABLE, e.text);
+        return 0;
+    }
+    mem_free(i->raw);
+    i->raw = NULL;
+    return 1;
+}
+
 /* 1: it goes on to the lanes. */
 static int prepare(struct preparing *t, struct item *i)
 {
@@ -131,6 +180,8 @@ static int prepare(struct preparing *t, struct item *i)
         pipeline_failed(p, i, record.error, record.message);
         return 0;
     }
+    if (l->info->arrays)
+        return prepare_arrays(t, i);
     struct tok_result tokens;
     struct tok_input in = {
         .text = record.text,
