@@ -25,6 +25,7 @@
 #include "base/mem.h"
 #include "wire/sock.h"
 #include "wire/wire.h"
+#include "workers/outbox.h"
 
 #define LANES_MS 1500 /* a drain lets the lanes go on for so long, then commits and gives the rest back: who waits sees it end soon */
 #define HELLO_AGAIN_MS 2000
@@ -37,12 +38,6 @@
 #define MOST_LEASES 64
 #define MESSAGES_A_TURN 64
 #define NUMERICS "ebb1-x86-f32" /* what would be loaded, as long as nothing is */
-
-struct sent {                 /* a commit that was not acknowledged yet */
-    struct sent *next;
-    struct commit *commit;
-    uint64_t at_ms;
-};
 
 struct link {
     const struct link_opts *o;
@@ -58,26 +53,14 @@ struct link {
     uint64_t lost_ms;         /* since when there is no connection */
     uint64_t word_ms;         /* last word of the daemon */
     uint64_t turn_ms;
-    struct sent *sent, **last_sent;
+    struct outbox outbox;
     int draining, signals, leave, exit_code;
     uint64_t drain_end_ms;
 };
 
-static _Noreturn void out_of_memory(void)
+static void send(const struct link *l, Ebb__Envelope__BodyCase which, void *body)
 {
-    log_error("out of memory for a message");
-    abort(); /* its handler notes it */
-}
-
-/* What cannot go out now is not lost: everything that matters is said again after the next Welcome. */
-static void send(struct link *l, Ebb__Envelope__BodyCase which, void *body)
-{
-    struct err e;
-    enum status st = sock_send(l->sock, NULL, which, body, &e);
-    if (st == ST_NOMEM)
-        out_of_memory();
-    if (st != ST_OK)
-        log_warn("a message to the daemon waits: %s", e.text);
+    outbox_say(l->sock, which, body);
 }
 
 static void leave(struct link *l, int exit_code)
@@ -145,119 +128,19 @@ static void beat(struct link *l)
     send(l, EBB__ENVELOPE__BODY_BEAT, &m);
 }
 
-/* Commits ------------------------------------------------------------------------------------------------------------------------- */
-
-static void extent_out(const struct extent *x, Ebb__Span *span, Ebb__Extent *m)
-{
-    *span = (Ebb__Span)EBB__SPAN__INIT;
-    span->begin = x->span.begin;
-    span->end = x->span.end;
-    *m = (Ebb__Extent)EBB__EXTENT__INIT;
-    m->span = span;
-    m->rows_at = x->rows_at;
-    m->rows_bytes = x->rows_bytes;
-    m->aux_bytes = x->aux_bytes;
-    m->errors_bytes = x->errors_bytes;
-    m->records = x->records;
-    m->rows = x->rows;
-    m->errors = x->errors;
-    m->lines = x->lines;
-    m->bytes = x->bytes;
-}
-
-static void send_commit(struct link *l, struct sent *s, uint64_t now_ms)
-{
-    const struct commit *c = s->commit;
-    size_t done = c->done_count, returned = c->returned_count;
-    Ebb__Span *spans = mem_array(done + returned, sizeof *spans);
-    Ebb__Extent *extents = mem_array(done, sizeof *extents), **extents_at = mem_array(done, sizeof(void *));
-    Ebb__Returned *backs = mem_array(returned, sizeof *backs), **backs_at = mem_array(returned, sizeof(void *));
-    if (!spans || !extents || !extents_at || !backs || !backs_at)
-        out_of_memory();
-    for (size_t i = 0; i < done; i++) {
-        extent_out(&c->done[i], &spans[i], &extents[i]);
-        extents_at[i] = &extents[i];
-    }
-    for (size_t i = 0; i < returned; i++) {
-        spans[done + i] = (Ebb__Span)EBB__SPAN__INIT;
-        spans[done + i].begin = c->returned[i].begin;
-        spans[done + i].end = c->returned[i].end;
-        backs[i] = (Ebb__Returned)EBB__RETURNED__INIT;
-        backs[i].span = &spans[done + i];
-        backs_at[i] = &backs[i];
-    }
-    Ebb__Commit m = EBB__COMMIT__INIT;
-    m.job = c->job;
-    m.epoch = c->epoch;
-    m.seq = c->seq;
-    m.n_done = done;
-    m.done = extents_at;
-    m.n_returned = returned;
-    m.returned = backs_at;
-    m.part_bytes = c->part_bytes;
-    if (done) {
-        m.part_digest.len = sizeof c->part_digest;
-        m.part_digest.data = (uint8_t *)(uintptr_t)c->part_digest;
-    }
-    fault_point("worker.commit.before");
-    send(l, EBB__ENVELOPE__BODY_COMMIT, &m);
-    fault_point("worker.commit.after");
-    s->at_ms = now_ms;
-    mem_free(spans);
-    mem_free(extents);
-    mem_free(extents_at);
-    mem_free(backs);
-    mem_free(backs_at);
-}
-
-static void keep_commit(struct link *l, struct commit *c, uint64_t now_ms)
-{
-    struct sent *s = mem_zalloc(sizeof *s);
-    if (!s)
-        out_of_memory();
-    s->commit = c;
-    *l->last_sent = s;
-    l->last_sent = &s->next;
-    if (l->welcomed)
-        send_commit(l, s, now_ms);
-}
-
-static void commits_again(struct link *l, uint64_t now_ms, uint64_t older_than_ms)
-{
-    for (struct sent *s = l->sent; s; s = s->next)
-        if (now_ms >= s->at_ms + older_than_ms)
-            send_commit(l, s, now_ms);
-}
-
-/* Forgets commit `seq` of the epoch, or all of the epoch (UINT64_MAX). */
-static void forget_commits(struct link *l, uint64_t epoch, uint64_t seq)
-{
-    for (struct sent **at = &l->sent; *at;) {
-        struct sent *s = *at;
-        if (s->commit->epoch != epoch || (seq != UINT64_MAX && s->commit->seq != seq)) {
-            at = &s->next;
-            continue;
-        }
-        *at = s->next;
-        commit_free(s->commit);
-        mem_free(s);
-    }
-    l->last_sent = &l->sent;
-    while (*l->last_sent)
-        l->last_sent = &(*l->last_sent)->next;
-}
+/* Reports ------------------------------------------------------------------------------------------------------------------------- */
 
 /* A lease that this worker cannot begin with: all of it goes back. */
 static void return_lease(struct link *l, uint64_t job, uint64_t epoch, struct span span, uint64_t now_ms)
 {
     struct commit *c = mem_zalloc(sizeof *c);
     if (!c || !(c->returned = mem_array(1, sizeof *c->returned)))
-        out_of_memory();
+        outbox_no_memory();
     c->job = job;
     c->epoch = epoch;
     c->returned[0] = span;
     c->returned_count = 1;
-    keep_commit(l, c, now_ms);
+    outbox_add(&l->outbox, l->welcomed ? l->sock : NULL, c, now_ms);
 }
 
 static void say_job_fault(struct link *l, uint64_t job, const char *text)
@@ -277,7 +160,7 @@ static void take_reports(struct link *l, uint64_t now_ms)
     for (struct report *r; (r = pipeline_report(l->p));) {
         switch (r->kind) {
         case REPORT_COMMIT:
-            keep_commit(l, r->commit, now_ms);
+            outbox_add(&l->outbox, l->welcomed ? l->sock : NULL, r->commit, now_ms);
             break;
         case REPORT_CUT: {
             Ebb__CutAnswer m = EBB__CUT_ANSWER__INIT;
@@ -344,7 +227,7 @@ static void on_welcome(struct link *l, const Ebb__Welcome *m, uint64_t now_ms)
         log_info("welcomed by %s, generation %u", m->program, m->generation);
     l->welcomed = 1;
     l->next_beat_ms = now_ms + l->beat_ms;
-    commits_again(l, now_ms, 0);
+    outbox_again(&l->outbox, l->sock, now_ms, 0);
 }
 
 static void on_job(struct link *l, const Ebb__Job *m)
@@ -361,7 +244,7 @@ static void on_job(struct link *l, const Ebb__Job *m)
     };
     enum status st = pipeline_job(l->p, &w, &e);
     if (st == ST_NOMEM)
-        out_of_memory();
+        outbox_no_memory();
     if (st != ST_OK) {
         log_error("job %" PRIu64 ": %s", m->job, e.text);
         say_job_fault(l, m->job, e.text);
@@ -378,7 +261,7 @@ static void on_lease(struct link *l, const Ebb__Lease *m, uint64_t now_ms)
     struct span span = {m->span->begin, m->span->end};
     struct input *inputs = mem_array(m->n_sources, sizeof *inputs);
     if (!inputs)
-        out_of_memory();
+        outbox_no_memory();
     for (size_t i = 0; i < m->n_sources; i++) {
         const Ebb__Source *s = m->sources[i];
         inputs[i] = (struct input){
@@ -393,7 +276,7 @@ static void on_lease(struct link *l, const Ebb__Lease *m, uint64_t now_ms)
             .end = s->end,
         };
         if (!inputs[i].source.path)
-            out_of_memory();
+            outbox_no_memory();
     }
     enum status st = pipeline_lease(l->p, m->job, m->epoch, span, m->probe, inputs, m->n_sources, &e);
     if (st == ST_OK)
@@ -410,13 +293,13 @@ static void on_ack(struct link *l, const Ebb__Ack *m)
     enum { DONE, STALE, FAULT }; /* ack_verdict of scheduler/sched.h */
     fault_point("worker.ack");
     if (m->verdict == DONE) {
-        forget_commits(l, m->epoch, m->seq);
+        outbox_forget(&l->outbox, m->epoch, m->seq);
         pipeline_acked(l->p, m->epoch, m->seq);
         return;
     }
     log_warn("lease %" PRIx64 " commit %" PRIu64 " is refused: %s", m->epoch, m->seq,
              m->verdict == STALE ? "the lease is not ours any more" : "the daemon cannot find the part as it was described");
-    forget_commits(l, m->epoch, UINT64_MAX);
+    outbox_forget(&l->outbox, m->epoch, UINT64_MAX);
     pipeline_revoke(l->p, m->epoch, "its commit was refused");
 }
 
@@ -442,7 +325,7 @@ static void on_message(struct link *l, const Ebb__Envelope *m, uint64_t now_ms)
         pipeline_cut(l->p, m->cut->epoch, m->cut->at);
         break;
     case EBB__ENVELOPE__BODY_REVOKE:
-        forget_commits(l, m->revoke->epoch, UINT64_MAX);
+        outbox_forget(&l->outbox, m->revoke->epoch, UINT64_MAX);
         pipeline_revoke(l->p, m->revoke->epoch, "revoked");
         break;
     case EBB__ENVELOPE__BODY_ACK:
@@ -521,7 +404,7 @@ static void look_at_clock(struct link *l, uint64_t now_ms)
             leave(l, 1);
             return;
         }
-    } else if ((l->sent || l->asked) && now_ms - l->word_ms >= SILENCE_MS) {
+    } else if ((l->outbox.first || l->asked) && now_ms - l->word_ms >= SILENCE_MS) {
         log_error("the daemon at '%s' does not answer: leaving", l->o->endpoint);
         leave(l, 1);
         return;
@@ -529,15 +412,15 @@ static void look_at_clock(struct link *l, uint64_t now_ms)
     if (l->asked && l->connected && now_ms >= l->hello_ms + HELLO_AGAIN_MS)
         say_hello(l, now_ms);
     if (l->welcomed && l->connected) {
-        commits_again(l, now_ms, COMMIT_AGAIN_MS);
+        outbox_again(&l->outbox, l->sock, now_ms, COMMIT_AGAIN_MS);
         if (now_ms >= l->next_beat_ms) {
             beat(l);
             l->next_beat_ms = now_ms + l->beat_ms;
         }
     }
-    if (l->draining && ((!l->sent && pipeline_held_count(l->p) == 0) || now_ms >= l->drain_end_ms)) {
+    if (l->draining && ((!l->outbox.first && pipeline_held_count(l->p) == 0) || now_ms >= l->drain_end_ms)) {
         Ebb__Bye m = EBB__BYE__INIT;
-        m.reason = (char *)(uintptr_t)(l->sent ? "the grace is over" : "drained");
+        m.reason = (char *)(uintptr_t)(l->outbox.first ? "the grace is over" : "drained");
         log_info("leaving: %s", m.reason);
         send(l, EBB__ENVELOPE__BODY_BYE, &m);
         leave(l, 0);
@@ -582,7 +465,7 @@ static void turn(struct link *l)
         if (st == ST_AGAIN)
             break;
         if (st == ST_NOMEM)
-            out_of_memory();
+            outbox_no_memory();
         if (st != ST_OK) {
             log_warn("a message of the daemon's is ignored: %s", e.text);
             continue;
@@ -614,7 +497,7 @@ int link_run(const struct link_opts *o, struct pipeline *p)
 {
     struct link l = {.o = o, .p = p, .parent = getppid(), .lost_ms = clock_ms(), .word_ms = clock_ms(), .turn_ms = clock_ms(), .beat_ms = 1000};
     struct err e;
-    l.last_sent = &l.sent;
+    outbox_init(&l.outbox);
     if (gethostname(l.host, sizeof l.host - 1))
         snprintf(l.host, sizeof l.host, "unknown");
     if (connect_link(&l, &e) == ST_OK) {
@@ -625,11 +508,7 @@ int link_run(const struct link_opts *o, struct pipeline *p)
         log_error("%s", e.text);
         l.exit_code = 1;
     }
-    for (struct sent *s; (s = l.sent);) {
-        l.sent = s->next;
-        commit_free(s->commit);
-        mem_free(s);
-    }
+    outbox_release(&l.outbox);
     if (l.monitor) {
         int none = 0;
         zmq_setsockopt(l.monitor, ZMQ_LINGER, &none, sizeof none);
