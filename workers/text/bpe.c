@@ -154,9 +154,10 @@ void bpe_room_release(struct bpe_room *r)
 
 size_t bpe_most(const struct bpe *b, size_t len)
 {
-    size_t around = b->byte_fallback ? (b->prefix ? strlen(b->prefix) : 0) : 0;
-    size_t after = b->byte_fallback && b->suffix ? strlen(b->suffix) : 0;
-    return len * (1 + around) + after + 1;
+    if (!b->byte_fallback)
+        return len + 1;
+    /* a byte may be spelt with two, and both fall back; so do prefix and suffix */
+    return len * ((b->bytes ? 2 : 1) + (b->prefix ? strlen(b->prefix) : 0)) + (b->suffix ? strlen(b->suffix) : 0) + 1;
 }
 
 /* First pieces ---------------------------------------------------------------------------------------------------------------- */
@@ -183,16 +184,18 @@ static int fall_back(const struct bpe *b, struct pieces *out, const uint8_t *p, 
         for (size_t i = 0; i < size[k]; i++)
             if (b->fallback[part[k][i]] < 0)
                 return 0;
+    size_t before = out->count;
     for (int k = 0; k < 3; k++)
-        for (size_t i = 0; i < size[k]; i++)
-            add(out, b->fallback[part[k][i]], 1);
+        for (size_t i = 0; i < size[k]; i++) /* of bytes that stand for a byte the first one takes all of it */
+            add(out, b->fallback[part[k][i]], !b->bytes || out->count == before);
     return 1;
 }
 
 /* A known character ends a run of unknown ones; one told by its bytes does not, as in the reference. */
-static enum status take(const struct bpe *b, struct pieces *out, int32_t id, const uint8_t *p, uint32_t len, int rest, int last,
+static enum status take(const struct bpe *b, struct pieces *out, int32_t id, const uint8_t *p, size_t size, int rest, int last,
                         struct err *e)
 {
+    uint32_t len = b->bytes ? 1 : (uint32_t)size; /* of the word */
     if (id >= 0) {
         if (out->has_unk)
             add(out, b->unk, out->unk_len);
@@ -200,12 +203,12 @@ static enum status take(const struct bpe *b, struct pieces *out, int32_t id, con
         add(out, id, len);
         return ST_OK;
     }
-    if (b->byte_fallback && fall_back(b, out, p, len, rest, last))
+    if (b->byte_fallback && fall_back(b, out, p, size, rest, last))
         return ST_OK;
     if (!b->unk_name)
         return ST_OK;
     if (b->unk < 0)
-        return err_set(e, ST_USER, "the tokenizer does not know '%.*s' and its vocabulary lacks the unknown token '%.100s'", (int)len, p,
+        return err_set(e, ST_USER, "the tokenizer does not know '%.*s' and its vocabulary lacks the unknown token '%.100s'", (int)size, p,
                        b->unk_name);
     if (out->has_unk && !b->fuse_unk) {
         add(out, b->unk, out->unk_len);
@@ -233,12 +236,12 @@ static enum status first_pieces(const struct bpe *b, struct pieces *out, const u
                 continue;
             }
             size_t n = uni_encode(bytelevel_char(*from), utf8);
-            TRY(take(b, out, id, id >= 0 ? from : utf8, id >= 0 ? 1 : (uint32_t)n, rest, p == end, e));
+            TRY(take(b, out, id, utf8, n, rest, p == end, e));
             continue;
         }
         uni_decode(&p, end);
         size_t n = (size_t)(p - from);
-        TRY(take(b, out, piece_id(b, from, n, rest, p == end), from, (uint32_t)n, rest, p == end, e));
+        TRY(take(b, out, piece_id(b, from, n, rest, p == end), from, n, rest, p == end, e));
     }
     if (out->has_unk)
         add(out, b->unk, out->unk_len);

@@ -33,12 +33,31 @@ static int nomem(struct encoder *x)
     return 1;
 }
 
-static int push(struct encoder *x, int32_t id, struct tok_span span)
+static int is_blank(uint32_t c)
+{
+    return c == 0x120 || (uni_flags(c) & UNI_WHITE); /* 0x120 is the space of the byte-level alphabet */
+}
+
+static struct blanks blanks_of(const uint8_t *p, size_t len)
+{
+    const uint8_t *end = p + len;
+    struct blanks b = {0, 0};
+    for (const uint8_t *q = p; q < end && is_blank(uni_decode(&q, end)) && b.before < UINT8_MAX;)
+        b.before++;
+    while (p < end)
+        b.after = !is_blank(uni_decode(&p, end)) ? 0 : b.after < UINT8_MAX ? (uint8_t)(b.after + 1) : UINT8_MAX;
+    return b;
+}
+
+/* An added token; text is what was found. */
+static int push(struct encoder *x, int32_t id, const uint8_t *text, size_t len, struct tok_span span)
 {
     if (ids_reserve(x->out, x->out->count + 1, x->spans) < 0)
         return nomem(x);
-    if (x->spans)
+    if (x->spans) {
         x->out->span[x->out->count] = span;
+        x->out->blank[x->out->count] = blanks_of(text, len);
+    }
     x->out->id[x->out->count++] = id;
     return x->out->count > x->limit;
 }
@@ -122,6 +141,13 @@ static int put_spans(struct encoder *x, const struct piece *w)
         return 1;
     for (size_t i = 0, start = 0; i < count; i++) {
         size_t end = x->s->ends[i];
+        uint32_t n = 0;
+        int32_t id = x->out->id[at + i];
+        const char *token = vocab_token(&x->t->vocab, id, &n);
+        int spelt = x->t->kind == MODEL_UNIGRAM && id == x->t->unigram.unk && end > start; /* there an unknown token is what it stands for */
+        x->out->blank[at + i] = !x->t->trims ? (struct blanks){0, 0}
+                                : spelt      ? blanks_of(w->p + start, end - start)
+                                             : blanks_of((const uint8_t *)token, n);
         if (end <= start) { /* one of several that stand for the same bytes */
             x->out->span[at + i] = i ? x->out->span[at + i - 1] : (struct tok_span){w->from[0].start, w->from[0].start};
             continue;
@@ -152,6 +178,11 @@ static inline void load_key(const struct encoder *x, const struct piece *w, uint
         key[i] &= m[i];
 }
 
+static inline int same_word(const struct cache_entry *c, const struct piece *w, const uint64_t key[3])
+{
+    return c->len == w->len && c->key[0] == key[0] && c->key[1] == key[1] && c->key[2] == key[2];
+}
+
 static int put_word(void *arg, const struct piece *w)
 {
     struct encoder *x = arg;
@@ -162,8 +193,13 @@ static int put_word(void *arg, const struct piece *w)
     if (w->len <= CACHE_WORD) {
         load_key(x, w, key);
         uint64_t h = hash_mix(hash_mix(key[0], key[1]), key[2] + w->len);
-        c = &x->s->cache[h >> 50];
-        if (c->len == w->len && c->key[0] == key[0] && c->key[1] == key[1] && c->key[2] == key[2]) {
+        c = &x->s->cache[(h >> 50) & ~(uint64_t)1]; /* one of two; the one used longer ago is the first to go */
+        if (!same_word(c, w, key) && same_word(c + 1, w, key)) {
+            struct cache_entry other = c[1];
+            c[1] = c[0];
+            c[0] = other;
+        }
+        if (same_word(c, w, key)) {
             if (ids_reserve(x->out, x->out->count + CACHE_IDS, 0) < 0)
                 return nomem(x);
             memcpy(x->out->id + x->out->count, c->id, sizeof c->id);
@@ -179,6 +215,7 @@ static int put_word(void *arg, const struct piece *w)
         return 1;
     x->out->count += count;
     if (c && count <= CACHE_IDS) {
+        c[1] = c[0];
         memcpy(c->key, key, sizeof key);
         c->len = (uint8_t)w->len;
         c->count = (uint8_t)count;
@@ -224,7 +261,7 @@ static int put_normal(struct encoder *x, const struct piece *in)
         struct tok_span span = {0, 0};
         if (in->from)
             span = (struct tok_span){in->from[start].start, in->from[end - 1].end};
-        if (push(x, m.token->id, span))
+        if (push(x, m.token->id, in->p + start, end - start, span))
             return 1;
         at = end;
         searched = m.end;
@@ -298,7 +335,7 @@ static void put_text(struct encoder *x, size_t len)
         if (!found)
             return;
         size_t end = m.token->rstrip ? find_skip_white(x->text, len, m.end) : m.end;
-        if (push(x, m.token->id, (struct tok_span){(uint32_t)start, (uint32_t)end}))
+        if (push(x, m.token->id, x->text + start, end - start, (struct tok_span){(uint32_t)start, (uint32_t)end}))
             return;
         at = end;
         searched = m.end;
@@ -311,8 +348,11 @@ enum status encode_text(const struct tokenizer *t, struct tok_scratch *s, const 
 {
     if (len >= UINT32_MAX)
         return err_set(e, ST_USER, "the text has 4 GiB or more");
-    if (!s->cache && !(s->cache = mem_array(CACHE_SLOTS, sizeof *s->cache)))
-        return err_nomem(e, "the cache of a tokenizer");
+    if (!s->cache) {
+        if (!(s->cache = mem_aligned(CACHE_SLOTS * sizeof *s->cache))) /* an entry is a cache line */
+            return err_nomem(e, "the cache of a tokenizer");
+        s->cache_serial = 0;
+    }
     if (s->cache_serial != t->serial) {
         memset(s->cache, 0, CACHE_SLOTS * sizeof *s->cache);
         s->cache_serial = t->serial;

@@ -102,10 +102,14 @@ struct tokenizer {
 };
 
 /* Ids on their way, and of each the bytes it stands for, where they are wanted. */
+struct blanks {
+    uint8_t before, after; /* 255 stands for more, too */
+};
 struct ids {
     int32_t *id;
     struct tok_span *span;
-    size_t count, cap, span_cap;
+    struct blanks *blank; /* how many characters of white space the token begins and ends with */
+    size_t count, cap, span_cap, blank_cap;
 };
 
 int ids_reserve(struct ids *x, size_t want, int spans); /* -1: out of memory */

@@ -78,10 +78,13 @@ static int category(struct translator *x, const char *name, size_t len)
     return rc ? -1 : 0;
 }
 
-/* Letters, marks, decimal digits and connectors; PCRE2's own \w lacks marks. */
+/* Oniguruma has a table of its own for Latin-1, in which these are \w; inside of brackets it does not use it. */
+#define LATIN_NUMBERS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+
+/* What is alphabetic, marks, decimal digits and connectors; PCRE2's own \w lacks marks. */
 static int word_class(struct translator *x, const char *open, const char *close)
 {
-    return put(x, open, strlen(open)) || category(x, "L", 1) || category(x, "M", 1) || category(x, "Nd", 2) || category(x, "Pc", 2) ||
+    return put(x, open, strlen(open)) || put(x, "\\p{Alphabetic}", 14) || put(x, LATIN_NUMBERS, *open ? strlen(LATIN_NUMBERS) : 0) || category(x, "L", 1) || category(x, "M", 1) || category(x, "Nd", 2) || category(x, "Pc", 2) ||
                    put(x, close, strlen(close))
                ? -1
                : 0;

@@ -7,7 +7,6 @@
 
 #include "base/mem.h"
 #include "workers/text/parts.h"
-#include "workers/text/unicode.h"
 
 #define IDS_KEPT (1u << 20)
 
@@ -100,6 +99,7 @@ static void ids_release(struct ids *x)
 {
     mem_free(x->id);
     mem_free(x->span);
+    mem_free(x->blank);
     *x = (struct ids){0};
 }
 
@@ -146,6 +146,13 @@ int ids_reserve(struct ids *x, size_t want, int spans)
         x->span = p;
         x->span_cap = x->cap;
     }
+    if (spans && x->cap > x->blank_cap) {
+        void *p = mem_resize(x->blank, x->cap * sizeof *x->blank);
+        if (!p)
+            return -1;
+        x->blank = p;
+        x->blank_cap = x->cap;
+    }
     return 0;
 }
 
@@ -165,33 +172,34 @@ static void shrink(struct tok_scratch *s)
 
 /* Spans ------------------------------------------------------------------------------------------------------------------------- */
 
-static int is_blank(uint32_t c)
+/* Moves a place by n characters, towards stop. */
+static uint32_t ahead(const char *text, uint32_t at, uint32_t n, uint32_t stop)
 {
-    return c == 0x120 || (uni_flags(c) & UNI_WHITE); /* 0x120 is the space of the byte-level alphabet */
+    for (; n && at < stop; n--)
+        for (at++; at < stop && (text[at] & 0xC0) == 0x80; at++)
+            ;
+    return at;
 }
 
-static void trim_span(const struct trim *how, const char *token, int first, struct tok_span *span)
+static uint32_t back(const char *text, uint32_t at, uint32_t n, uint32_t stop)
 {
-    const uint8_t *p = (const uint8_t *)token, *end = p + strlen(token);
-    uint32_t leading = 0, trailing = 0;
-    while (p < end && is_blank(uni_decode(&p, end)))
-        leading++;
-    for (p = (const uint8_t *)token; p < end;)
-        trailing = is_blank(uni_decode(&p, end)) ? trailing + 1 : 0;
-    if (leading) {
-        if ((first || !span->start) && how->prefix && leading == 1)
-            leading = 0; /* it was put there, and is no part of the text */
-        span->start = span->start + leading < span->end ? span->start + leading : span->end;
-    }
-    if (trailing && span->end >= trailing)
-        span->end = span->end - trailing > span->start ? span->end - trailing : span->start;
+    for (; n && at > stop; n--)
+        for (at--; at > stop && (text[at] & 0xC0) == 0x80; at--)
+            ;
+    return at;
 }
 
-static void trim_spans(const struct tokenizer *t, struct ids *x)
+static void trim_spans(const struct tokenizer *t, const char *text, struct ids *x)
 {
     for (int k = 0; k < t->trims; k++)
-        for (size_t i = 0; i < x->count; i++)
-            trim_span(&t->trim[k], tokenizer_token(t, x->id[i]), i == 0, &x->span[i]);
+        for (size_t i = 0; i < x->count; i++) {
+            struct tok_span *s = &x->span[i];
+            struct blanks b = x->blank[i];
+            if (b.before == 1 && t->trim[k].prefix && (!i || !s->start))
+                b.before = 0; /* it was put there, and is no part of the text */
+            s->start = ahead(text, s->start, b.before, s->end);
+            s->end = back(text, s->end, b.after, s->start);
+        }
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- */
@@ -200,8 +208,10 @@ static void keep(struct ids *x, size_t start, size_t count, int spans)
 {
     if (start) {
         memmove(x->id, x->id + start, count * sizeof *x->id);
-        if (spans)
+        if (spans) {
             memmove(x->span, x->span + start, count * sizeof *x->span);
+            memmove(x->blank, x->blank + start, count * sizeof *x->blank);
+        }
     }
     x->count = count;
 }
@@ -323,7 +333,7 @@ enum status tokenizer_encode_input(const struct tokenizer *t, struct tok_scratch
     for (int i = 0; i < 2; i++) {
         r.truncated |= cut(t, &s->ids[i], n[i], in->spans);
         if (in->spans)
-            trim_spans(t, &s->ids[i]);
+            trim_spans(t, i ? in->pair : in->text, &s->ids[i]);
     }
     TRY(assemble(t, s, in, &r, e));
     *out = r;
