@@ -527,6 +527,47 @@ static void test_broadcast(void **state)
     }
 }
 
+/* Halves in vectors are what one at a time gives. */
+static void test_halves(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F16, DT_BF16};
+    for (int i = 0; i < 2; i++) {
+        enum dtype d = types[i];
+        for (uint32_t base = 0; base < 65536; base += 256) {
+            uint16_t h[256], back[256];
+            float wide[256];
+            for (uint32_t k = 0; k < 256; k++)
+                h[k] = (uint16_t)(base + k);
+            half_widen(d, 256, h, 1, wide);
+            half_narrow(d, 256, wide, back);
+            for (uint32_t k = 0; k < 256; k++) {
+                float one = d == DT_F16 ? f16_to_f32(h[k]) : bf16_to_f32(h[k]);
+                if (one == one) {
+                    assert_memory_equal(&wide[k], &one, sizeof one);
+                    assert_int_equal(back[k], h[k]);
+                } else {
+                    assert_true(wide[k] != wide[k]);
+                }
+            }
+        }
+        for (int round = 0; round < 20000; round++) {
+            float x[64];
+            uint16_t h[64];
+            for (int k = 0; k < 64; k++) {
+                uint32_t u = pick(1 << 24) << 16 ^ pick(1 << 24);
+                if (round & 1) /* near the middle between two halves, where rounding turns */
+                    u = (u & 0x8fffe000u) + (100u << 23) + 0x1000u + pick(3) - 1;
+                memcpy(&x[k], &u, sizeof u);
+            }
+            half_narrow(d, 64, x, h);
+            for (int k = 0; k < 64; k++)
+                if (h[k] != (d == DT_F16 ? f32_to_f16(x[k]) : f32_to_bf16(x[k])))
+                    fail_msg("%a becomes %x", (double)x[k], h[k]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -538,6 +579,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bits_in_company, begin, end),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,15 +272,57 @@ void element_set(enum dtype d, void *element, double f, int64_t i)
     memcpy(element, &u, dtype_bytes(d));
 }
 
+/* The conversions of dtype.h without branches, so that the compiler makes vectors of them. */
+static inline uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline float widen_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff) << 13;
+    uint32_t scaled = bits_of(float_of(rest) * 0x1p112f); /* the exponent's bias; subnormals come out right */
+    return float_of(sign | (rest >= 0x7c00u << 13 ? rest | 0x7f800000u : scaled));
+}
+
+static inline uint16_t narrow_f16(float f)
+{
+    uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
+    uint32_t normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
+    uint32_t small = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f); /* 2^-24 is the last bit of 0.5: the sum rounds */
+    uint32_t r = rest < 113u << 23 ? small : normal;
+    r = r > 0x7c00 || rest >= 0x47800000u ? 0x7c00 : r; /* 65536 and more */
+    r = rest > 0x7f800000u ? 0x7e00 | (rest >> 13 & 0x1ff) : r;
+    return (uint16_t)(sign | r);
+}
+
+static inline uint16_t narrow_bf16(float f)
+{
+    uint32_t u = bits_of(f), r = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    return (uint16_t)((u & 0x7fffffff) > 0x7f800000u ? (u >> 16 | 0x40) : r);
+}
+
 void half_widen(enum dtype d, int64_t n, const void *from, int64_t step, float *to)
 {
     const uint16_t *f = from;
-    if (d == DT_F16)
+    if (d == DT_F16 && step == 1)
         for (int64_t i = 0; i < n; i++)
-            to[i] = f16_to_f32(f[i * step]);
+            to[i] = widen_f16(f[i]);
+    else if (d == DT_F16)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = widen_f16(f[i * step]);
     else
         for (int64_t i = 0; i < n; i++)
-            to[i] = bf16_to_f32(f[i * step]);
+            to[i] = float_of((uint32_t)f[i * step] << 16);
 }
 
 void half_narrow(enum dtype d, int64_t n, const float *from, void *to)
@@ -288,10 +330,10 @@ void half_narrow(enum dtype d, int64_t n, const float *from, void *to)
     uint16_t *t = to;
     if (d == DT_F16)
         for (int64_t i = 0; i < n; i++)
-            t[i] = f32_to_f16(from[i]);
+            t[i] = narrow_f16(from[i]);
     else
         for (int64_t i = 0; i < n; i++)
-            t[i] = f32_to_bf16(from[i]);
+            t[i] = narrow_bf16(from[i]);
 }
 
 /* ONNX divides towards zero, dim_div towards minus infinity; expressions are sizes. */

@@ -122,7 +122,10 @@ static void cast_numbers(enum dtype df, enum dtype dt, int64_t n, const void *fr
 {
     switch (df) {
     case DT_F32:
-        FROM_FLOAT(float);
+        if (dtype_is_half(dt))
+            half_narrow(dt, n, from, to);
+        else
+            FROM_FLOAT(float);
         break;
     case DT_F64:
         FROM_FLOAT(double);
@@ -160,6 +163,10 @@ static void cast_numbers(enum dtype df, enum dtype dt, int64_t n, const void *fr
     }
     case DT_F16:
     case DT_BF16: {
+        if (dt == DT_F32) {
+            half_widen(df, n, from, 1, to);
+            break;
+        }
         float wide[256];
         for (int64_t i = 0; i < n; i += 256) {
             int64_t c = n - i < 256 ? n - i : 256;

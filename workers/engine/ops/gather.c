@@ -124,6 +124,11 @@ static enum status elements_shape(struct shaping *s, struct err *e)
     return ST_OK;
 }
 
+#define PICK(T)                                                                                            \
+    for (int64_t i = 0; i < row; i++)                                                                      \
+        ((T *)to)[i] = ((const T *)from)[i * along + index_at(t, k + i, x->dims[axis]) * step[axis]];      \
+    break
+
 static enum status elements_run(struct run *r, const struct node *n, struct err *e)
 {
     const struct tensor *x = run_in(r, 0), *t = run_in(r, 1);
@@ -136,14 +141,24 @@ static enum status elements_run(struct run *r, const struct node *n, struct err 
     int64_t count = tensor_count(t), step[RANK_MAX], at[RANK_MAX] = {0}, base = 0, p = 1;
     for (uint32_t i = x->rank; i-- > 0; p *= x->dims[i])
         step[i] = p;
-    char *to = tensor_data(y);
-    const char *from = tensor_data(x);
-    for (int64_t k = 0; k < count; k++, to += z) {
-        int64_t i = index_at(t, k, x->dims[axis]);
-        if (i < 0)
+    for (int64_t k = 0; k < count; k++)
+        if (index_at(t, k, x->dims[axis]) < 0)
             return outside(n, t, k, x->dims[axis], e);
-        memcpy(to, from + (size_t)(base + i * step[axis]) * z, z);
-        for (uint32_t a = t->rank; a-- > 0;) { /* base leaves out the axis itself */
+    uint32_t last = t->rank - 1;
+    int64_t row = t->dims[last], along = axis == last ? 0 : 1;
+    for (int64_t k = 0; k < count; k += row) { /* base leaves out the axis itself and the last */
+        const char *from = (const char *)tensor_data(x) + (size_t)base * z;
+        char *to = (char *)tensor_data(y) + (size_t)k * z;
+        switch (z) {
+        case 4:
+            PICK(uint32_t);
+        case 8:
+            PICK(uint64_t);
+        default:
+            for (int64_t i = 0; i < row; i++)
+                memcpy(to + (size_t)i * z, from + (size_t)(i * along + index_at(t, k + i, x->dims[axis]) * step[axis]) * z, z);
+        }
+        for (uint32_t a = last; a-- > 0;) {
             at[a]++;
             base += a == axis ? 0 : step[a];
             if (at[a] < t->dims[a])

@@ -209,6 +209,26 @@ static void select_first(struct entry *h, int64_t n, int64_t k, int (*order)(con
     qsort(h, (size_t)k, sizeof *h, order);
 }
 
+/* A row of floats, for few of many: kept in order while the row passes. 0 when there is NaN among them. */
+static int few_of_many(const float *x, int64_t step, int64_t n, int64_t k, int largest, struct entry *list)
+{
+    float sign = largest ? 1 : -1, least = 0;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = sign * x[i * step];
+        if (v != v)
+            return 0;
+        if (kept == k && v <= least)
+            continue;
+        int64_t at = kept < k ? kept++ : k - 1;
+        for (; at > 0 && (float)list[at - 1].v.f < v; at--)
+            list[at] = list[at - 1];
+        list[at] = (struct entry){{.f = (double)v}, i};
+        least = (float)list[kept - 1].v.f;
+    }
+    return 1;
+}
+
 static enum status topk_run(struct run *r, const struct node *node, struct err *e)
 {
     const struct tensor *x = run_in(r, 0);
@@ -228,9 +248,12 @@ static enum status topk_run(struct run *r, const struct node *node, struct err *
     struct entry *list = p;
     for (int64_t o = 0; o < outer; o++)
         for (int64_t c = 0; c < inner; c++) {
-            for (int64_t i = 0; i < n; i++)
-                list[i] = (struct entry){number_at(x, (o * n + i) * inner + c), i};
-            select_first(list, n, k, largest ? falling : rising);
+            if (x->dtype != DT_F32 || k > 32 || k < 1 ||
+                !few_of_many((const float *)tensor_data(x) + o * n * inner + c, inner, n, k, largest, list)) {
+                for (int64_t i = 0; i < n; i++)
+                    list[i] = (struct entry){number_at(x, (o * n + i) * inner + c), i};
+                select_first(list, n, k, largest ? falling : rising);
+            }
             for (int64_t i = 0; i < k; i++) {
                 int64_t to = (o * k + i) * inner + c;
                 if (y)
@@ -271,23 +294,26 @@ static enum status cumsum_shape(struct shaping *s, struct err *e)
     return ST_OK;
 }
 
-#define CUMSUM(T, U)                                                                     \
-    {                                                                                    \
-        const T *p = tensor_data(x);                                                     \
-        T *q = tensor_data(y);                                                           \
-        for (int64_t o = 0; o < outer; o++)                                              \
-            for (int64_t c = 0; c < inner; c++) {                                        \
-                U sum = (U)product;                                                      \
-                for (int64_t i = 0; i < n; i++) {                                        \
-                    int64_t at = (o * n + (reverse ? n - 1 - i : i)) * inner + c;        \
-                    U v = (U)p[at];                                                      \
-                    if (exclusive)                                                       \
-                        q[at] = (T)sum;                                                  \
-                    sum = product ? sum * v : sum + v;                                   \
-                    if (!exclusive)                                                      \
-                        q[at] = (T)sum;                                                  \
-                }                                                                        \
-            }                                                                            \
+/* Row by row: each is the one before it, plus (times) its own elements, or with `exclusive` the ones before. */
+#define CUMSUM(T)                                                                               \
+    {                                                                                           \
+        for (int64_t o = 0; o < outer; o++) {                                                   \
+            const T *p = (const T *)tensor_data(x) + o * n * inner, *before = NULL;             \
+            T *q = (T *)tensor_data(y) + o * n * inner, *last = NULL;                           \
+            for (int64_t k = 0; k < n; k++) {                                                   \
+                int64_t i = reverse ? n - 1 - k : k;                                            \
+                const T *own = p + i * inner, *add = exclusive ? before : own;                  \
+                T *to = q + i * inner;                                                          \
+                for (int64_t c = 0; c < inner && !last; c++)                                    \
+                    to[c] = exclusive ? (T)product : own[c];                                    \
+                for (int64_t c = 0; c < inner && last && !product; c++)                         \
+                    to[c] = (T)(last[c] + add[c]);                                              \
+                for (int64_t c = 0; c < inner && last && product; c++)                          \
+                    to[c] = (T)(last[c] * add[c]);                                              \
+                before = own;                                                                   \
+                last = to;                                                                      \
+            }                                                                                   \
+        }                                                                                       \
     } break
 
 static enum status cumsum_run(struct run *r, const struct node *node, struct err *e)
@@ -303,21 +329,21 @@ static enum status cumsum_run(struct run *r, const struct node *node, struct err
     sizes(x, axis, &outer, &n, &inner);
     switch (x->dtype) {
     case DT_F32:
-        CUMSUM(float, float);
+        CUMSUM(float);
     case DT_F64:
-        CUMSUM(double, double);
+        CUMSUM(double);
     case DT_I8:
     case DT_U8:
-        CUMSUM(uint8_t, uint64_t);
+        CUMSUM(uint8_t);
     case DT_I16:
     case DT_U16:
-        CUMSUM(uint16_t, uint64_t);
+        CUMSUM(uint16_t);
     case DT_I32:
     case DT_U32:
-        CUMSUM(uint32_t, uint64_t);
+        CUMSUM(uint32_t);
     case DT_I64:
     case DT_U64:
-        CUMSUM(uint64_t, uint64_t);
+        CUMSUM(uint64_t);
     default:
         for (int64_t o = 0; o < outer; o++)
             for (int64_t c = 0; c < inner; c++) {

@@ -38,38 +38,47 @@ static enum status shape(struct shaping *s, struct err *e)
     return ST_OK;
 }
 
-#define WHERE_LOOP(type)                                                        \
-    do {                                                                        \
+#define WHERE_LOOP(type, A, B)                                                  \
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                        \
+    {                                                                           \
+        type u = A, v = B;                                                      \
+        y[i] = c[i] ? u : v;                                                    \
+    }
+#define WHERE_ROW(type)                                                         \
+    {                                                                           \
         const type *a = (const type *)pa, *b = (const type *)pb;                \
-        type *y = (type *)py;                                                   \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                    \
-        {                                                                       \
-            type u = a[i * sa], v = b[i * sb];                                  \
-            y[i] = c[i * sc] ? u : v;                                           \
-        }                                                                       \
-    } while (0)
+        type *y = (type *)py, u0 = *a, v0 = *b;                                 \
+        if (sa && sb)                                                           \
+            WHERE_LOOP(type, a[i], b[i])                                        \
+        else if (sa)                                                            \
+            WHERE_LOOP(type, a[i], v0)                                          \
+        else if (sb)                                                            \
+            WHERE_LOOP(type, u0, b[i])                                          \
+        else                                                                    \
+            WHERE_LOOP(type, u0, v0)                                            \
+    } break
 
 static void row(size_t size, int64_t n, const uint8_t *c, int64_t sc, const char *pa, int64_t sa, const char *pb, int64_t sb, char *py)
 {
+    if (!sc) { /* one condition for the whole row */
+        const char *from = *c ? pa : pb;
+        if (!(*c ? sa : sb))
+            fill_elements(size, from, n, py);
+        else if (from != py)
+            memcpy(py, from, (size_t)n * size);
+        return;
+    }
     switch (size) {
     case 1:
-        WHERE_LOOP(uint8_t);
-        break;
+        WHERE_ROW(uint8_t);
     case 2:
-        WHERE_LOOP(uint16_t);
-        break;
+        WHERE_ROW(uint16_t);
     case 4:
-        if (sc && sa && sb)
-            for (int64_t i = 0; i < n; i++)
-                ((uint32_t *)py)[i] = c[i] ? ((const uint32_t *)pa)[i] : ((const uint32_t *)pb)[i];
-        else
-            WHERE_LOOP(uint32_t);
-        break;
+        WHERE_ROW(uint32_t);
     case 8:
-        WHERE_LOOP(uint64_t);
-        break;
+        WHERE_ROW(uint64_t);
     default:
-        WHERE_LOOP(struct str);
+        WHERE_ROW(struct str);
     }
 }
 
