@@ -143,6 +143,37 @@ static void copy_row(size_t size, int64_t n, const char *from, int64_t fs, char 
             }                                                                                \
     } while (0)
 
+typedef uint32_t four __attribute__((vector_size(16)));
+
+static inline four load_four(const uint32_t *p)
+{
+    four v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Four-byte elements, rows dense in `from` and columns in `to`: tiles of 4 x 4 in registers. */
+static void turn_matrix(int64_t rows, int64_t cols, const uint32_t *f, int64_t fc, uint32_t *t, int64_t tr)
+{
+    int64_t whole_rows = rows / 4 * 4, whole_cols = cols / 4 * 4;
+    for (int64_t j0 = 0; j0 < whole_cols; j0 += 16)
+        for (int64_t i = 0; i < whole_rows; i += 4)
+            for (int64_t j = j0; j < j0 + 16 && j < whole_cols; j += 4) {
+                const uint32_t *p = f + i + j * fc;
+                uint32_t *q = t + i * tr + j;
+                four a = load_four(p), b = load_four(p + fc), c = load_four(p + 2 * fc), d = load_four(p + 3 * fc);
+                four ab = __builtin_shuffle(a, b, (four){0, 4, 1, 5}), cd = __builtin_shuffle(c, d, (four){0, 4, 1, 5});
+                four ef = __builtin_shuffle(a, b, (four){2, 6, 3, 7}), gh = __builtin_shuffle(c, d, (four){2, 6, 3, 7});
+                four out[4] = {__builtin_shuffle(ab, cd, (four){0, 1, 4, 5}), __builtin_shuffle(ab, cd, (four){2, 3, 6, 7}),
+                               __builtin_shuffle(ef, gh, (four){0, 1, 4, 5}), __builtin_shuffle(ef, gh, (four){2, 3, 6, 7})};
+                for (int k = 0; k < 4; k++)
+                    memcpy(q + k * tr, &out[k], sizeof out[k]);
+            }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
+            t[i * tr + j] = f[i + j * fc];
+}
+
 static void copy_matrix(size_t size, int64_t rows, int64_t cols, const char *from, int64_t fr, int64_t fc, char *to, int64_t tr, int64_t tc)
 {
     switch (size) {
@@ -153,7 +184,10 @@ static void copy_matrix(size_t size, int64_t rows, int64_t cols, const char *fro
         COPY_BLOCK(uint16_t);
         break;
     case 4:
-        COPY_BLOCK(uint32_t);
+        if (fr == 1 && tc == 1)
+            turn_matrix(rows, cols, (const uint32_t *)from, fc, (uint32_t *)to, tr);
+        else
+            COPY_BLOCK(uint32_t);
         break;
     case 8:
         COPY_BLOCK(uint64_t);
