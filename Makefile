@@ -36,7 +36,7 @@ LDFLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 LIBS_base    := -lm -lpthread
 LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml
 LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
-LIBS_engine  := -lopenblas -lprotobuf-c -lxxhash -ljansson
+LIBS_engine  := -lopenblas -lprotobuf-c -lxxhash -ljansson -lutf8proc
 LIBS_text    := -lutf8proc -lpcre2-8 -ljansson
 LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 
@@ -79,7 +79,7 @@ SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engin
               workers/engine/ops/expand.c workers/engine/ops/pad.c workers/engine/ops/shapes.c workers/engine/ops/nonzero.c \
               workers/engine/ops/layout.c workers/engine/ops/reduce.c workers/engine/ops/softmax.c workers/engine/ops/topk.c \
               workers/engine/ops/product.c workers/engine/ops/matmul.c workers/engine/ops/gemm.c workers/engine/ops/einsum.c \
-              workers/engine/ops/det.c workers/engine/ops/nms.c workers/engine/ops/crop.c
+              workers/engine/ops/det.c workers/engine/ops/nms.c workers/engine/ops/crop.c workers/engine/ops/strings.c
 SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c workers/engine/graphmodel.c workers/engine/onnxtext.c workers/engine/onnxarrays.c
 SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c workers/tensor_in/feed.c

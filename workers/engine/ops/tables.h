@@ -57,6 +57,7 @@
     X(ops_det) \
     X(ops_nms) \
     X(ops_crop) \
+    X(ops_strings) \
     X(ops_identity)  \
     X(ops_constant) \
     X(ops_control) \
