@@ -76,6 +76,20 @@ static enum status find_mask(const struct job *j, struct loaded *l, struct err *
     return ST_OK;
 }
 
+static uint64_t record_bytes(const struct model *m)
+{
+    uint32_t n;
+    uint64_t all = 0;
+    const struct port *in = model_inputs(m, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = in[i].rank < 0 ? 0 : dtype_bytes(in[i].dtype);
+        for (int k = 0; k < in[i].rank; k++)
+            bytes = in[i].dims[k] > 0 && bytes < UINT64_C(1) << 40 ? bytes * (uint64_t)in[i].dims[k] : 0;
+        all += bytes;
+    }
+    return all;
+}
+
 enum status loaded_open(const struct job *j, const char *isa, struct loaded **out, struct err *e)
 {
     struct loaded *l = mem_zalloc(sizeof *l);
@@ -90,6 +104,7 @@ enum status loaded_open(const struct job *j, const char *isa, struct loaded **ou
         st = open_beside(l, j->spec.model, e);
     if (st == ST_OK) {
         l->info = model_info(l->model);
+        l->record_bytes = l->info->arrays ? record_bytes(l->model) : 0;
         st = check(j, l, e);
         if (st == ST_OK)
             st = find_mask(j, l, e);

@@ -20,6 +20,7 @@ struct loaded {
     struct tokenizer *tokenizer; /* NULL: the model takes arrays */
     struct image_spec *images;   /* how it wants pictures; NULL: it does not say */
     const struct model_info *info;
+    uint64_t record_bytes;   /* of the arrays that a record becomes, where their sizes are known; they may be far more than the record */
     int32_t mask_id;         /* fill-mask; else -1 */
     uint64_t load_ms;
 };

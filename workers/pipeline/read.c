@@ -163,7 +163,7 @@ static int add_record(struct reading *r, const struct raw *raw, uint64_t limit)
     i->lines_after = r->lines = end > limit ? i->line : r->lines_at_entry + reader_lines(r->reader);
     i->bytes = weigh(r, cell);
     i->error = raw->error;
-    i->charge += raw->len;
+    i->charge += raw->len + r->h->loaded->record_bytes;
     i->raw = mem_alloc(raw->len + 1);
     if (!i->raw)
         pipeline_out_of_memory(p, "a record");
