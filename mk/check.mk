@@ -95,9 +95,17 @@ SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_image) $(SRC_tensor_i
 OBJ_fuzzed := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_fuzzed))
 build/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
 	@mkdir -p $(@D)
-	$(Q)clang -std=c17 -O1 -g -D_GNU_SOURCE -I. -Ibuild/gen $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+	$(Q)clang -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
 build/fuzz/libfuzzed.a: $(OBJ_fuzzed) $(B)/obj/gen/wire/ebb.pb-c.o
 	$(Q)rm -f $@ && ar rcs $@ $^
+# the engine whole, but for the kernels, which stay as gcc makes them
+OBJ_fuzzed_engine := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_engine))
+$(OBJ_fuzzed_engine): | $(ONNX_GEN)
+build/fuzz/libengine.a: $(OBJ_fuzzed_engine) $(OBJ_isa) $(OBJ_onnx)
+	$(Q)rm -f $@ && ar qcs $@ $^
+build/fuzz/onnx_fuzz: build/fuzz/obj/tests/fuzz/onnx_fuzz.o build/fuzz/libengine.a build/fuzz/libfuzzed.a
+	@echo '  LINK  $@'
+	$(Q)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS) -lm -lpthread
 build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libfuzzed.a
 	@echo '  LINK  $@'
 	$(Q)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS) -lm -lpthread

@@ -62,8 +62,10 @@ enum status onnx_read_value(const char *path, const struct type *t, struct value
     if (st == ST_OK && b.len) /* an empty optional or sequence takes no bytes */
         st = onnx_scan(d, b.data, b.len, e);
     if (st == ST_OK) {
-        ProtobufCMessage *m = protobuf_c_message_unpack(d, &onnx_allocator, b.len, (const uint8_t *)b.data);
-        st = m ? convert(m, t, &v, e) : err_set(e, ST_USER, "the file is damaged");
+        ProtobufCMessage *m = NULL;
+        st = onnx_unpack(d, b.data, b.len, &m, e);
+        if (st == ST_OK)
+            st = convert(m, t, &v, e);
         if (m)
             protobuf_c_message_free_unpacked(m, &onnx_allocator);
     }

@@ -48,25 +48,31 @@ static const char *text(const char *s)
 
 static int32_t find(const struct scope *s, const char *name);
 
-/* In s itself: -2 where it is not known. */
+/* In s itself: -1 where the caller leaves it out, UNKNOWN where it is not known. */
+enum { UNKNOWN = -2, NO_MEMORY = -3 };
 static int32_t find_here(const struct scope *s, const char *name)
 {
     for (uint32_t i = 0; i < s->aliases; i++)
         if (strcmp(s->alias[i].name, name) == 0)
             return s->alias[i].value;
     char *full = s->prefix[0] ? mem_printf("%s%s", s->prefix, name) : NULL;
+    if (s->prefix[0] && !full)
+        return NO_MEMORY;
     int32_t v = graph_find(s->g, full ? full : name);
     mem_free(full);
-    return v < 0 ? -2 : v;
+    return v < 0 ? UNKNOWN : v;
 }
 
 static int32_t find(const struct scope *s, const char *name)
 {
     int32_t v = find_here(s, name);
-    if (v != -2 || !s->outer)
+    if (v != UNKNOWN || !s->outer)
         return v;
     v = find(s->outer, name);
-    return v < 0 ? v : graph_capture(s->g, name, v);
+    if (v < 0)
+        return v;
+    v = graph_capture(s->g, name, v);
+    return v < 0 ? NO_MEMORY : v;
 }
 
 static int32_t define(const struct scope *s, const char *name)
@@ -287,7 +293,9 @@ static enum status load_call(struct load *l, const Onnx__NodeProto *p, const Onn
     enum status st = call.prefix && call.alias ? ST_OK : err_nomem(e, "a function");
     for (size_t i = 0; i < f->n_input && st == ST_OK; i++) {
         int32_t v = i < p->n_input && p->input[i][0] ? find(s, p->input[i]) : -1;
-        if (v == -2)
+        if (v == NO_MEMORY)
+            st = err_nomem(e, "a function");
+        else if (v == UNKNOWN)
             st = err_set(e, ST_USER, "node '%s': its input '%s' is made by no node", text(p->name), p->input[i]);
         set_alias(&call, f->input[i], v);
     }
@@ -332,7 +340,9 @@ static enum status load_node(struct load *l, const Onnx__NodeProto *p, const str
     enum status st = ids ? ST_OK : err_nomem(e, "a node");
     for (size_t i = 0; i < p->n_input && st == ST_OK; i++) {
         ids[i] = p->input[i][0] ? find(s, p->input[i]) : -1;
-        if (ids[i] == -2)
+        if (ids[i] == NO_MEMORY)
+            st = err_nomem(e, "a node");
+        else if (ids[i] == UNKNOWN)
             st = err_set(e, ST_USER, "node '%s' (%s): its input '%s' is made by no node, and is neither an input nor an initializer", name, op, p->input[i]);
     }
     size_t outs = 0;
@@ -495,8 +505,10 @@ static enum status load_outputs(struct load *l, const Onnx__GraphProto *p, const
     }
     for (size_t i = 0; i < p->n_output; i++) {
         const char *name = text(p->output[i]->name);
-        int32_t v = name[0] ? find(s, name) : -2;
+        int32_t v = name[0] ? find(s, name) : UNKNOWN;
         struct err ignored;
+        if (v == NO_MEMORY)
+            return err_nomem(e, "an output");
         if (v < 0)
             return err_set(e, ST_USER, "output '%s' is made by no node", name);
         if (!s->g->outer && p->output[i]->type && load_type(l, p->output[i]->type, &l->out->outputs[i], &ignored) != ST_OK)
@@ -566,8 +578,11 @@ enum status onnx_load_bytes(const void *data, size_t len, const char *name, cons
         return err_nomem(e, "a model");
     enum status st = onnx_scan(&onnx__model_proto__descriptor, data, len, e);
     if (st == ST_OK) {
-        l.model = onnx__model_proto__unpack(&onnx_allocator, len, data);
-        st = l.model ? load_model(&l, folder, e) : err_set(e, ST_USER, "the file is damaged, or no ONNX file");
+        ProtobufCMessage *model = NULL;
+        st = onnx_unpack(&onnx__model_proto__descriptor, data, len, &model, e);
+        l.model = (Onnx__ModelProto *)model;
+        if (st == ST_OK)
+            st = load_model(&l, folder, e);
     }
     onnx__model_proto__free_unpacked(l.model, &onnx_allocator);
     l.out->external = l.external.names;

@@ -17,6 +17,9 @@ MUST_USE enum status onnx_read_file(const char *path, struct buf *out, struct er
    to be one. ST_USER: no such message, or one that goes too deep or would take too much memory. */
 MUST_USE enum status onnx_scan(const ProtobufCMessageDescriptor *type, const void *data, size_t len, struct err *e);
 
+/* onnx_allocator frees it. protobuf-c does not tell a lack of memory from damage: this does. */
+MUST_USE enum status onnx_unpack(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **out, struct err *e);
+
 /* Where external data lies. */
 struct external {
     const char *folder; /* NULL: nowhere */

@@ -11,8 +11,10 @@ static const uint64_t file_max = (uint64_t)1 << 31; /* what protobuf allows: wei
 
 static void *take(void *data, size_t size)
 {
-    (void)data;
-    return mem_alloc(size ? size : 1);
+    void *p = mem_alloc(size ? size : 1);
+    if (!p && data)
+        *(int *)data = 1;
+    return p;
 }
 
 static void give(void *data, void *p)
@@ -22,6 +24,16 @@ static void give(void *data, void *p)
 }
 
 ProtobufCAllocator onnx_allocator = {.alloc = take, .free = give};
+
+enum status onnx_unpack(const ProtobufCMessageDescriptor *type, const void *data, size_t len, ProtobufCMessage **out, struct err *e)
+{
+    int failed = 0;
+    ProtobufCAllocator a = {.alloc = take, .free = give, .allocator_data = &failed};
+    *out = protobuf_c_message_unpack(type, &a, len, data);
+    if (*out)
+        return ST_OK;
+    return failed ? err_nomem(e, "a model file") : err_set(e, ST_USER, "the file is damaged, or no ONNX file");
+}
 
 enum status onnx_read_file(const char *path, struct buf *out, struct err *e)
 {
