@@ -1,4 +1,7 @@
 /* The models of a tokenizer.json: vocabulary and merges into what wordpiece.c, bpe.c, unigram.c and encode.c work with. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -108,6 +111,39 @@ static enum status load_wordlevel(const struct place *at, struct tokenizer *t, c
 
 /* Unigram ----------------------------------------------------------------------------------------------------------------------- */
 
+/* The reference's JSON reader rounds twice: once the digits as a whole number, once its quotient by a power of ten. Where sums of scores
+   are nearly the same, the last bit decides between two ways to cut a word, so the same is done here. Files have the shortest digits
+   that give a number back, and these are found again from the number. */
+static double as_read(double v)
+{
+    char text[40];
+    int digits = 15;
+    do
+        snprintf(text, sizeof text, "%.*e", digits - 1, fabs(v));
+    while (strtod(text, NULL) != fabs(v) && ++digits <= 17);
+    uint64_t whole = 0;
+    char *e = strchr(text, 'e');
+    if (!e)
+        return v;
+    long exponent = strtol(e + 1, NULL, 10);
+    size_t n = 0, last = 0; /* digits; those up to the last that is not 0 */
+    for (const char *p = text; p < e; p++)
+        if (*p != '.' && ++n && *p != '0')
+            last = n;
+    n = 0;
+    for (const char *p = text; p < e && n < last; p++)
+        if (*p != '.') {
+            whole = whole * 10 + (uint64_t)(*p - '0');
+            n++;
+        }
+    exponent -= (long)last - 1;
+    if (!whole || exponent >= 0 || exponent < -300)
+        return v; /* a whole number, or far from any score */
+    snprintf(text, sizeof text, "1e%ld", -exponent);
+    double f = (double)whole / strtod(text, NULL);
+    return v < 0 ? -f : f;
+}
+
 static enum status load_unigram(const struct place *at, struct tokenizer *t, const json_t *v)
 {
     const json_t *vocab = json_object_get(v, "vocab"), *unk = json_object_get(v, "unk_id");
@@ -132,7 +168,7 @@ static enum status load_unigram(const struct place *at, struct tokenizer *t, con
         }
         keys[i] = (struct trie_key){
             .bytes = json_string_value(token), .len = (uint32_t)json_string_length(token), .value = (int32_t)i};
-        score[i] = json_number_value(number);
+        score[i] = json_is_real(number) ? as_read(json_real_value(number)) : json_number_value(number);
     }
     if (rc == ST_OK)
         rc = set_vocab(at, t, keys, count);
