@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
+#include "storage/errline.h"
 #include "workers/pipeline/stages.h"
 #include "workers/pipeline/testhook.h"
 
@@ -116,6 +118,20 @@ static int copy(char **to, size_t *to_len, const char *from, size_t len)
     return *to ? 0 : -1;
 }
 
+/* A picture's id is its path. -1: memory is out. */
+static int name_image(struct item *i)
+{
+    struct buf id = {0};
+    const char *path = i->input->source.path;
+    if (errline_string(&id, path, strlen(path))) {
+        buf_release(&id);
+        return -1;
+    }
+    i->id = id.data;
+    i->id_len = id.len;
+    return 0;
+}
+
 /* A model of arrays: 1 when the item has them. */
 static int prepare_arrays(struct preparing *t, struct item *i)
 {
@@ -155,8 +171,10 @@ static int prepare(struct preparing *t, struct item *i)
         return 0;
     }
     need_decoder(t, i);
-    if (t->refused) {
-        pipeline_failed(p, i, RECORD_MISSING_FIELD, t->refused);
+    if (t->refused) { /* an array without a header came with an error of its own, in the same words */
+        mem_free(i->message);
+        i->message = NULL;
+        pipeline_failed(p, i, i->error != RECORD_NONE ? i->error : RECORD_MISSING_FIELD, t->refused);
         return 0;
     }
     struct raw raw = {
@@ -176,6 +194,8 @@ static int prepare(struct preparing *t, struct item *i)
         pipeline_out_of_memory(p, "decoding a record");
     if (copy(&i->id, &i->id_len, record.id_json, record.id_len) || copy(&i->keep, &i->keep_len, record.keep_json, record.keep_len))
         pipeline_out_of_memory(p, "decoding a record");
+    if (j->decoding.format == FORMAT_IMAGES && name_image(i))
+        pipeline_out_of_memory(p, "the name of an image");
     if (record.error != RECORD_NONE) {
         pipeline_failed(p, i, record.error, record.message);
         return 0;
