@@ -21,6 +21,14 @@ MUST_USE enum status graph_rework(struct graph *g, struct err *e);
 /* Each If with a constant condition gives way to the branch that is taken; *changed is raised then, and g is to be put in order. */
 MUST_USE enum status graph_inline_ifs(struct graph *g, int *changed, struct err *e);
 
+/* order.c, for finish.c: all ops are known; nodes have theirs and are checked, bodies too, and all is put in order; the parts of that. */
+MUST_USE enum status graph_refuse_unsupported(const struct graph *g, struct err *e);
+MUST_USE enum status graph_prepare(struct graph *g, struct err *e);
+MUST_USE enum status graph_check_arity(const struct node *n, struct err *e);
+MUST_USE enum status graph_check_attrs(const struct node *n, struct err *e);
+MUST_USE enum status graph_find_producers(struct graph *g, struct err *e); /* each value is made once */
+MUST_USE enum status graph_sort(struct graph *g, struct err *e);           /* cycles are refused */
+
 /* The types of everything in a body (load time), given those of its inputs and captures and which of these are constants. The types of its
    outputs are those of g->values[g->out[i]] then. */
 MUST_USE enum status graph_infer(struct graph *g, const struct type *in, const struct tensor *const *in_constants, const struct type *captures,
