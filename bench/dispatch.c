@@ -319,16 +319,23 @@ static int turn(void)
     return busy;
 }
 
+/* A private daemon that hears of no client for long thinks that nobody is there. */
+static void say_that_we_are_here(struct sock *client)
+{
+    static uint64_t said;
+    if (clock_ms() - said < 2000)
+        return;
+    json_decref(ask(client, "hello", json_object()));
+    said = clock_ms();
+}
+
 static void go(double for_s, struct sock *client)
 {
-    uint64_t end = clock_ns() + (uint64_t)(for_s * 1e9), asked = clock_ms();
+    uint64_t end = clock_ns() + (uint64_t)(for_s * 1e9);
     while (clock_ns() < end) {
         if (!turn())
             usleep(50);
-        if (clock_ms() - asked > 3000) { /* or a private daemon thinks that nobody is there */
-            json_decref(ask(client, "hello", json_object()));
-            asked = clock_ms();
-        }
+        say_that_we_are_here(client);
     }
 }
 
@@ -476,7 +483,9 @@ static json_t *with_workers(size_t n)
         check(sock_dealer(context, workers_at, &workers[i].number, sizeof workers[i].number, &workers[i].s, &e), &e);
         hello(&workers[i]);
         worker_count++;
-        turn();
+        if (i % 16 == 15)
+            turn();
+        say_that_we_are_here(client);
     }
     run.rate = 0.0001; /* nothing yet */
     run.begin_ns = clock_ns();
