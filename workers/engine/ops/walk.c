@@ -162,10 +162,10 @@ static void turn_matrix(int64_t rows, int64_t cols, const uint32_t *f, int64_t f
                 const uint32_t *p = f + i + j * fc;
                 uint32_t *q = t + i * tr + j;
                 four a = load_four(p), b = load_four(p + fc), c = load_four(p + 2 * fc), d = load_four(p + 3 * fc);
-                four ab = __builtin_shuffle(a, b, (four){0, 4, 1, 5}), cd = __builtin_shuffle(c, d, (four){0, 4, 1, 5});
-                four ef = __builtin_shuffle(a, b, (four){2, 6, 3, 7}), gh = __builtin_shuffle(c, d, (four){2, 6, 3, 7});
-                four out[4] = {__builtin_shuffle(ab, cd, (four){0, 1, 4, 5}), __builtin_shuffle(ab, cd, (four){2, 3, 6, 7}),
-                               __builtin_shuffle(ef, gh, (four){0, 1, 4, 5}), __builtin_shuffle(ef, gh, (four){2, 3, 6, 7})};
+                four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+                four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7), gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+                four out[4] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+                               __builtin_shufflevector(ef, gh, 0, 1, 4, 5), __builtin_shufflevector(ef, gh, 2, 3, 6, 7)};
                 for (int k = 0; k < 4; k++)
                     memcpy(q + k * tr, &out[k], sizeof out[k]);
             }
