@@ -11,87 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-#include "workers/engine/cpuinfo.h"
+#include "tests/unit/engine/arrays.h"
 #include "workers/engine/ops/linear.h"
-
-/* The tables of AVX-512 and AVX-VNNI on whatever processor this is */
-extern const struct kernels kernels_emulated512bf16, kernels_emulated512, kernels_emulated256vnni;
-
-static const struct kernels *fast[9];
-static int fast_n;
-
-static uint64_t seed = 1;
-
-static uint32_t below(uint32_t n)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((seed >> 33) % n);
-}
-
-static float uniform(void)
-{
-    return ((float)below(1 << 24) - (float)(1 << 23)) / (float)(1 << 23);
-}
-
-static float *floats(size_t n)
-{
-    float *p = mem_aligned(n * sizeof *p);
-    assert_non_null(p);
-    return p;
-}
-
-static float *randoms(size_t n, float scale)
-{
-    float *p = floats(n);
-    for (size_t i = 0; i < n; i++)
-        p[i] = uniform() * scale;
-    return p;
-}
-
-/* rows of n, ld apart, guards between */
-enum { GUARD = 0x5ca1ab1e };
-static float *guarded(size_t rows, size_t ld)
-{
-    float *p = floats(rows * ld);
-    uint32_t g = GUARD;
-    for (size_t i = 0; i < rows * ld; i++)
-        memcpy(p + i, &g, 4);
-    return p;
-}
-
-static void same(const float *a, size_t lda, const float *b, size_t ldb, size_t rows, size_t n, const char *what)
-{
-    uint32_t g;
-    for (size_t i = 0; i < rows; i++) {
-        if (memcmp(a + i * lda, b + i * ldb, n * sizeof *a) != 0)
-            for (size_t j = 0; j < n; j++)
-                if (memcmp(a + i * lda + j, b + i * ldb + j, 4) != 0)
-                    fail_msg("%s: row %zu, element %zu: %a, not %a", what, i, j, (double)a[i * lda + j], (double)b[i * ldb + j]);
-        for (size_t j = n; j < lda; j++) {
-            memcpy(&g, a + i * lda + j, 4);
-            if (g != GUARD)
-                fail_msg("%s: wrote behind row %zu, at %zu", what, i, j);
-        }
-    }
-}
-
-static int pick_kernels(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"avx512bf16", "avx512vnni", "avx512", "avx2vnni", "avx2", "generic"};
-    for (int i = 0; i < 6; i++) {
-        struct err e;
-        if (cpu_kernels(names[i], &fast[fast_n], &e) == ST_OK)
-            fast_n++;
-        else
-            print_message("not tested here: %s\n", e.text);
-    }
-    fast[fast_n++] = &kernels_emulated512bf16;
-    fast[fast_n++] = &kernels_emulated512;
-    fast[fast_n++] = &kernels_emulated256vnni;
-    return 0;
-}
 
 /* Same class: same bits. x86-bf16-dp is a class of its own, near the other. */
 static void compare_classes(const struct kernels *k, enum precision p, const float *got, const float *want, size_t ld, uint32_t m, uint32_t n,
@@ -230,8 +151,8 @@ static void linear_near_openblas(void **state)
 static void attention_equals_reference(void **state)
 {
     (void)state;
-    for (int t = 0; t < 60; t++) {
-        uint32_t len = 1 + below(t < 50 ? 50 : 200), dim = 1 + below(70);
+    for (int t = 0; t < 120; t++) {
+        uint32_t len = 1 + below(t < 100 ? 50 : 200), dim = 1 + below(70);
         if (t % 3 == 0)
             dim = t % 2 ? 32 : 64;
         size_t ld = 3 * dim + below(20), ldo = dim + below(20);
@@ -246,12 +167,13 @@ static void attention_equals_reference(void **state)
             a.bias = bias;
             a.ldbias = (ptrdiff_t)len + 1;
         }
+        a.precision = t % 5 == 0 ? PREC_BF16 : PREC_F32;
         a.scratch = floats(attention_scratch(&kernels_reference, len, dim));
         kernels_reference.attention(&a);
         mem_free(a.scratch);
         for (int i = 0; i < fast_n; i++) {
             char what[64];
-            snprintf(what, sizeof what, "%s: attention, %u tokens of %u", fast[i]->name, len, dim);
+            snprintf(what, sizeof what, "%s: attention %d, %u tokens of %u", fast[i]->name, t, len, dim);
             float *got = a.out = guarded(len, ldo);
             a.scratch = floats(attention_scratch(fast[i], len, dim));
             fast[i]->attention(&a);
@@ -366,48 +288,6 @@ static void ends_equal_reference(void **state)
         assert_true(zero[i] == 0);
 }
 
-/* x through a layer of one input with weight 1: what the activation makes of it. */
-static void apply(const struct kernels *k, enum act act, uint32_t rows, const float *x, float *y)
-{
-    struct linear l;
-    assert_int_equal(linear_init(&l, k, PREC_F32, 1, 1, NULL), ST_OK);
-    linear_set(&l, 0, 1, &(float){1}, &(float){0});
-    linear_run(&l, rows, x, 1, act, NULL, 0, y, 1);
-    linear_release(&l);
-}
-
-static void activations_are_right(void **state)
-{
-    (void)state;
-    enum { N = 20001 };
-    float *x = floats(N), *y = floats(N), *z = floats(N);
-    for (int i = 0; i < N; i++)
-        x[i] = (float)(i - N / 2) / 800; /* -12.5 .. 12.5 */
-    apply(&kernels_reference, ACT_GELU, N, x, y);
-    for (int i = 0; i < N; i++) {
-        double v = (double)x[i], want = v / 2 * (1 + erf(v / sqrt(2)));
-        if (!(fabs((double)y[i] - want) <= 5e-7 * (1 + fabs(v))))
-            fail_msg("gelu(%g) = %g, not %g", v, (double)y[i], want);
-    }
-    apply(&kernels_reference, ACT_GELU_TANH, N, x, z);
-    for (int i = 0; i < N; i++) {
-        double v = (double)x[i], want = v / 2 * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-        if (!(fabs((double)z[i] - want) <= 5e-7 * (1 + fabs(v))))
-            fail_msg("gelu_new(%g) = %g, not %g", v, (double)z[i], want);
-    }
-    for (int i = 0; i < fast_n; i++) {
-        float *got = floats(N);
-        apply(fast[i], ACT_GELU, N, x, got);
-        assert_memory_equal(got, y, N * sizeof *y);
-        apply(fast[i], ACT_GELU_TANH, N, x, got);
-        assert_memory_equal(got, z, N * sizeof *z);
-        mem_free(got);
-    }
-    mem_free(x);
-    mem_free(y);
-    mem_free(z);
-}
-
 /* a * b + c, rounded once, for all kinds of exponents: subnormal results, cancellation, half-way cases. */
 static void multiply_add_rounds_once(void **state)
 {
@@ -459,7 +339,7 @@ static void unknown_isa_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(multiply_add_rounds_once),  cmocka_unit_test(activations_are_right),
+        cmocka_unit_test(multiply_add_rounds_once),
         cmocka_unit_test(linear_equals_reference),   cmocka_unit_test(linear_rows_are_independent),
         cmocka_unit_test(linear_near_openblas),      cmocka_unit_test(reference_attention_is_right),
         cmocka_unit_test(attention_equals_reference), cmocka_unit_test(norm_equals_reference),

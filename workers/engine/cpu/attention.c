@@ -9,30 +9,35 @@ INL float softmax_row(uint32_t n, float *x, float scale, const float *bias, cons
     uint32_t full = n / 16 * 16, rest = n - full;
     struct v16 top;
     EACH(top, splat(-__builtin_inff()));
-    for (uint32_t j = 0; j < n; j += 16) {
-        struct v16 y = load16(x + j);
-        EACH(y, y.v[l] * splat(scale));
-        if (bias) {
-            struct v16 b = j == full ? load_part(bias + j, rest, 0) : load16(bias + j);
-            EACH(y, y.v[l] + b.v[l]);
+    if (bias || !(scale > 0)) { /* else the largest of the products is the product of the largest */
+        for (uint32_t j = 0; j < n; j += 16) {
+            struct v16 y = load16(x + j);
+            EACH(y, y.v[l] * splat(scale));
+            if (bias) {
+                struct v16 b = j == full ? load_part(bias + j, rest, 0) : load16(bias + j);
+                EACH(y, y.v[l] + b.v[l]);
+            }
+            store16(x + j, y);
         }
-        store16(x + j, y);
-        if (j == full)
-            y = load_part(x + j, rest, -__builtin_inff());
+        scale = 1;
+    }
+    for (uint32_t j = 0; j < full; j += 16) {
+        struct v16 y = load16(x + j);
         EACH(top, larger(y.v[l], top.v[l]));
     }
-    float max = max16(top);
+    if (rest) { /* exp makes zeros of what lies beyond */
+        struct v16 y = first16(load16(x + full), rest, -__builtin_inff());
+        store16(x + full, y);
+        EACH(top, larger(y.v[l], top.v[l]));
+    }
+    float max = max16(top) * scale;
     struct v16 acc = zero16();
     for (uint32_t j = 0; j < n; j += 16) {
         struct v16 y = load16(x + j);
-        EACH(y, exp_neg(y.v[l] - splat(max)));
+        EACH(y, exp_neg(y.v[l] * splat(scale) - splat(max)));
         if (rounded)
             EACH(y, round_bf16(y.v[l]));
         store16(x + j, y);
-        if (j == full) {
-            y = load_part(x + j, rest, 0);
-            store16(x + j, y);
-        }
         EACH(acc, acc.v[l] + y.v[l]);
     }
     return sum16(acc);
@@ -41,17 +46,24 @@ INL float softmax_row(uint32_t n, float *x, float scale, const float *bias, cons
 /* panels[j / NR][d][j % NR] = x[j][d], with zeros beyond len */
 static void pack_keys(uint32_t len, uint32_t dim, const float *x, size_t ld, float *panels)
 {
-    for (uint32_t j0 = 0; j0 < len; j0 += NR, panels += (size_t)NR * dim, x += NR * ld) {
-        uint32_t n = len - j0 < NR ? len - j0 : NR;
-        if (n == NR) {
-            interleave(NR, dim, x, ld, panels);
-            continue;
+    for (uint32_t j0 = 0; j0 < len; j0 += NR, panels += (size_t)NR * dim)
+        for (uint32_t g = 0; g < NR; g += VL) {
+            uint32_t first = j0 + g, n = len < first ? 0 : len - first < VL ? len - first : VL, d = 0;
+            const float *from = x + first * ld;
+            for (; d + VL <= dim; d += VL) {
+                vf r[VL];
+#pragma GCC unroll 16
+                for (uint32_t i = 0; i < VL; i++)
+                    r[i] = i < n ? load(from + i * ld + d) : (vf){0};
+                transpose(r);
+#pragma GCC unroll 16
+                for (uint32_t i = 0; i < VL; i++)
+                    store(panels + (size_t)(d + i) * NR + g, r[i]);
+            }
+            for (; d < dim; d++)
+                for (uint32_t i = 0; i < VL; i++)
+                    panels[(size_t)d * NR + g + i] = i < n ? from[i * ld + d] : 0;
         }
-        memset(panels, 0, sizeof *panels * NR * dim);
-        for (uint32_t j = 0; j < n; j++)
-            for (uint32_t d = 0; d < dim; d++)
-                panels[(size_t)d * NR + j] = x[j * ld + d];
-    }
 }
 
 /* panels[d / NR][j][d % NR] = x[j][d], with zeros beyond dim */
@@ -112,8 +124,12 @@ INL void attend(const struct attention_args *a, const int rounded)
             SYM(row_tiles)[mr](a->len, scores, cols, values + (size_t)d * a->len, o, NR, 1);
             for (uint32_t r = 0; r < mr; r++) {
                 float *y = a->out + (r0 + r) * a->ldo + d;
-                for (uint32_t j = 0; j < n; j++)
-                    y[j] = o[r * NR + j] * inverse[r];
+                if (n == NR)
+                    for (uint32_t j = 0; j < NR; j += VL)
+                        store(y + j, load(o + r * NR + j) * splat(inverse[r]));
+                else
+                    for (uint32_t j = 0; j < n; j++)
+                        y[j] = o[r * NR + j] * inverse[r];
             }
         }
     }

@@ -49,7 +49,7 @@ INL vf exp_neg(vf x)
 /* exp(x) - 1 for x <= 0, near 0 as exact as elsewhere */
 INL vf expm1_neg(vf x)
 {
-    x = choose(x < splat(EXP_MIN), splat(EXP_MIN), x);
+    x = larger(splat(EXP_MIN), x); /* NaN stays: the second is taken where none is larger */
     vf t, r = exp_parts(x, &t), p = mul_add(exp_poly(r), r, splat(1)) * r;
     vf scale = (vf)((vu)splat(1) + (((vu)t - (vu)splat(EXP_ROUND_MAGIC)) << 23));
     return mul_add(p, scale, scale - splat(1));
@@ -57,8 +57,7 @@ INL vf expm1_neg(vf x)
 
 INL vf exp_any(vf x)
 {
-    vf y = choose(x < splat(EXP_LOWEST), splat(EXP_LOWEST), x);
-    y = choose(y > splat(EXP_HIGHEST), splat(EXP_HIGHEST), y);
+    vf y = smaller(splat(EXP_HIGHEST), larger(splat(EXP_LOWEST), x));
     vf t, r = exp_parts(y, &t), p = exp_poly(r);
     p = mul_add(p, r, splat(1));
     p = mul_add(p, r, splat(1));
@@ -133,8 +132,7 @@ INL vf gelu_tanh(vf x)
 INL vf hard_sigmoid(vf x, vf p, vf q)
 {
     vf y = mul_add(x, p, q);
-    y = choose(y < (vf){0}, (vf){0}, y);
-    return choose(y > splat(1), splat(1), y);
+    return smaller(splat(1), larger((vf){0}, y));
 }
 
 /* NaN stays NaN */
@@ -143,11 +141,11 @@ WORK vf activate(const enum act act, vf x, vf p, vf q)
     switch (act) {
     case ACT_GELU: return gelu(x);
     case ACT_GELU_TANH: return gelu_tanh(x);
-    case ACT_RELU: return choose(x < (vf){0}, (vf){0}, x);
+    case ACT_RELU: return larger((vf){0}, x);
     case ACT_TANH: return choose(x != x, x, tanh_of(x));
     case ACT_SILU: return x * sigmoid_of(x);
     case ACT_SIGMOID: return choose(x != x, x, sigmoid_of(x));
-    case ACT_CLIP: x = choose(x < p, p, x); return choose(x > q, q, x);
+    case ACT_CLIP: return smaller(q, larger(p, x));
     case ACT_LEAKY_RELU: return choose(x < (vf){0}, x * p, x);
     case ACT_HARD_SIGMOID: return hard_sigmoid(x, p, q);
     case ACT_HARD_SWISH: return x * hard_sigmoid(x, p, q);

@@ -44,9 +44,22 @@ WORK void finish_columns(const enum act act, const struct side *s, vf p, vf q, u
     memcpy(c + j, t[0], (n - j) * sizeof *c);
 }
 
+/* The function alone, over whole vectors */
+INL void act_rows(const enum act act, vf p, vf q, uint32_t rows, uint32_t n, float *c, size_t ldc)
+{
+    for (uint32_t i = 0; i < rows; i++, c += ldc)
+#pragma GCC unroll 2
+        for (uint32_t j = 0; j < n; j += VL)
+            store(c + j, activate(act, load(c + j), p, q));
+}
+
 INL void finish_rows(const enum act act, const struct epilogue *e, uint32_t row0, uint32_t rows, uint32_t n, float *c, size_t ldc)
 {
     vf p = splat(e->p), q = splat(e->q);
+    if (!e->bias && !e->row_bias && !e->res && n % VL == 0) {
+        act_rows(act, p, q, rows, n, c, ldc);
+        return;
+    }
     for (uint32_t i = 0; i < rows; i++) {
         const float *res = e->res ? e->res + (row0 + i) * e->ldres : NULL;
         struct side s = {.bias = e->bias, .before = e->res_first ? res : NULL, .after = e->res_first ? NULL : res,

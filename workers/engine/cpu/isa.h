@@ -134,19 +134,41 @@ INL vf mul_add(vf a, vf b, vf c)
 #endif
 #endif
 
+/* Where the mask's bits are all ones a, where they are zeros b. */
 INL vf choose(vi mask, vf a, vf b)
 {
+#if ISA_LEVEL == 2
+    return _mm256_blendv_ps(b, a, (__m256)mask);
+#else
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+#endif
 }
 
+/* a > b ? a : b, also for zeros and NaN: as the instructions have it */
 INL vf larger(vf a, vf b)
 {
+#if defined(EBB_EMULATE)
     return choose(a > b, a, b);
+#elif ISA_LEVEL == 3
+    return _mm512_max_ps(a, b);
+#elif ISA_LEVEL == 2
+    return _mm256_max_ps(a, b);
+#else
+    return _mm_max_ps(a, b);
+#endif
 }
 
 INL vf smaller(vf a, vf b)
 {
+#if defined(EBB_EMULATE)
     return choose(a < b, a, b);
+#elif ISA_LEVEL == 3
+    return _mm512_min_ps(a, b);
+#elif ISA_LEVEL == 2
+    return _mm256_min_ps(a, b);
+#else
+    return _mm_min_ps(a, b);
+#endif
 }
 
 /* Sixteen lanes -------------------------------------------------------------------------------------------------------------------- */
@@ -183,24 +205,57 @@ INL void store_part(float *p, size_t n, struct v16 x)
     memcpy(p, t, n * sizeof *t);
 }
 
-INL float sum16(struct v16 x)
+/* The tree: lanes i and i + 8 meet, then i and i + 4, i + 2, i + 1. */
+INL __m128 halves16(struct v16 x, const int largest)
 {
+#if defined(EBB_EMULATE)
     float t[16];
     store16(t, x);
-    for (int w = 8; w >= 1; w /= 2)
+    for (int w = 8; w >= 4; w /= 2)
         for (int i = 0; i < w; i++)
-            t[i] += t[i + w];
-    return t[0];
+            t[i] = !largest ? t[i] + t[i + w] : t[i + w] > t[i] ? t[i + w] : t[i];
+    return _mm_loadu_ps(t);
+#else
+#define MEET(add, max, a, b) (largest ? max(b, a) : add(a, b))
+#if ISA_LEVEL == 3
+    __m256 y = MEET(_mm256_add_ps, _mm256_max_ps, _mm512_castps512_ps256(x.v[0]), _mm512_extractf32x8_ps(x.v[0], 1));
+#elif ISA_LEVEL == 2
+    __m256 y = MEET(_mm256_add_ps, _mm256_max_ps, x.v[0], x.v[1]);
+#endif
+#if ISA_LEVEL >= 2
+    return MEET(_mm_add_ps, _mm_max_ps, _mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+#else
+    return MEET(_mm_add_ps, _mm_max_ps, MEET(_mm_add_ps, _mm_max_ps, x.v[0], x.v[2]), MEET(_mm_add_ps, _mm_max_ps, x.v[1], x.v[3]));
+#endif
+#undef MEET
+#endif
+}
+
+INL float sum16(struct v16 x)
+{
+    __m128 y = halves16(x, 0);
+    y = y + _mm_movehl_ps(y, y);
+    return y[0] + y[1];
 }
 
 INL float max16(struct v16 x)
 {
-    float t[16];
-    store16(t, x);
-    for (int w = 8; w >= 1; w /= 2)
-        for (int i = 0; i < w; i++)
-            t[i] = t[i + w] > t[i] ? t[i + w] : t[i];
-    return t[0];
+    __m128 y = halves16(x, 1);
+    float t[4];
+    _mm_storeu_ps(t, y);
+    t[0] = t[2] > t[0] ? t[2] : t[0];
+    t[1] = t[3] > t[1] ? t[3] : t[1];
+    return t[1] > t[0] ? t[1] : t[0];
+}
+
+/* The first n lanes of x, `rest` in the others. */
+INL struct v16 first16(struct v16 x, size_t n, float rest)
+{
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#pragma GCC unroll 4
+    for (int i = 0; i < NV; i++)
+        x.v[i] = choose((vi)load((const float *)lanes + i * VL) < (int32_t)n, x.v[i], splat(rest));
+    return x;
 }
 
 #define EACH(r, expr)                                                                                                            \

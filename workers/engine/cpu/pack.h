@@ -54,10 +54,36 @@ INL void transpose(vf r[VL])
 #endif
 }
 
+#if ISA_LEVEL == 2 && !defined(EBB_EMULATE)
+/* The height of a tile: pairs of rows become words of 64 bits, and no store overlaps another. Lanes hold k and k + 4. */
+INL void interleave6x8(const float *x, size_t ld, float *out)
+{
+    __m256d lo[3], hi[3];
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; i++) {
+        __m256 even = _mm256_loadu_ps(x + (size_t)(2 * i) * ld), odd = _mm256_loadu_ps(x + (size_t)(2 * i + 1) * ld);
+        lo[i] = (__m256d)_mm256_unpacklo_ps(even, odd);
+        hi[i] = (__m256d)_mm256_unpackhi_ps(even, odd);
+    }
+    __m256d v[6] = {_mm256_unpacklo_pd(lo[0], lo[1]), _mm256_shuffle_pd(lo[2], lo[0], 0xa), _mm256_unpackhi_pd(lo[1], lo[2]),
+                    _mm256_unpacklo_pd(hi[0], hi[1]), _mm256_shuffle_pd(hi[2], hi[0], 0xa), _mm256_unpackhi_pd(hi[1], hi[2])};
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; i++) {
+        store(out + 8 * i, (vf)_mm256_permute2f128_pd(v[2 * i], v[2 * i + 1], 0x20));
+        store(out + 24 + 8 * i, (vf)_mm256_permute2f128_pd(v[2 * i], v[2 * i + 1], 0x31));
+    }
+}
+#endif
+
 /* out[k][mr] = x[mr][k]. Groups of VL rows, the last first: what a store writes too much is written over by the next. */
 INL void interleave(const uint32_t mr, uint32_t kd, const float *x, size_t ld, float *out)
 {
     uint32_t k = 0;
+#if ISA_LEVEL == 2 && !defined(EBB_EMULATE)
+    if (mr == 6)
+        for (; k + VL <= kd; k += VL)
+            interleave6x8(x + k, ld, out + (size_t)k * 6);
+#endif
     for (; k + VL <= kd; k += VL)
         for (int g = (int)((mr - 1) / VL); g >= 0; g--) {
             vf r[VL];

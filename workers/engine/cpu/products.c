@@ -6,7 +6,7 @@
    as f32, or as the bits of an exact 32-bit sum. */
 #include "workers/engine/cpu/pack.h"
 
-enum { KC = 384, MC = ISA_LEVEL == 3 ? 112 : ISA_LEVEL == 2 ? 120 : 48 };
+enum { KC = 384, MC = ISA_LEVEL == 3 ? 112 : ISA_LEVEL == 2 ? 240 : 48 };
 
 /* What a word holds and how two are multiplied. */
 enum word { F32, I16, U8, DP };
@@ -33,8 +33,45 @@ WORK vf multiply_add(const enum word w, vf x, vf y, vf acc)
     }
 }
 
+/* What is done with a tile's sums before they leave the registers, after the last block of k. Pointers to the tile's own part. */
+struct last {
+    const float *row_scale, *scale; /* int8: exact sums become numbers */
+    const int32_t *sums;            /* int8 in bytes: 128 times the sum of each output's weights */
+    const float *bias;              /* NULL: none */
+    const float *res;               /* NULL: none */
+    size_t ldres;
+};
+
+INL void finish_sums(const enum word word, const int mr, const struct last *l, vf acc[MR][TV])
+{
+    if (word == I16 || word == U8)
+#pragma GCC unroll 8
+        for (int j = 0; j < TV; j++) {
+            vf scale = load(l->scale + j * VL);
+            vi extra = word == U8 ? (vi)load((const float *)l->sums + j * VL) : (vi){0};
+#pragma GCC unroll 14
+            for (int i = 0; i < mr; i++)
+                acc[i][j] = __builtin_convertvector((vi)acc[i][j] - extra, vf) * splat(l->row_scale[i]) * scale;
+        }
+    if (l->bias)
+#pragma GCC unroll 8
+        for (int j = 0; j < TV; j++) {
+            vf bias = load(l->bias + j * VL);
+#pragma GCC unroll 14
+            for (int i = 0; i < mr; i++)
+                acc[i][j] = acc[i][j] + bias;
+        }
+    if (l->res)
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = acc[i][j] + load(l->res + (size_t)i * l->ldres + j * VL);
+}
+
 /* c[mr][NR] (+)= a[kd][mr] b[kd][NR] */
-WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first)
+WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first,
+               const struct last *last)
 {
     vf acc[MR][TV];
 #pragma GCC unroll 14
@@ -47,6 +84,8 @@ WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, 
 #pragma GCC unroll 8
         for (int j = 0; j < TV; j++)
             w[j] = load(b + j * VL);
+        for (int j = 0; j < NR; j += 16)
+            _mm_prefetch((const char *)(b + 8 * NR + j), _MM_HINT_T0);
 #pragma GCC unroll 14
         for (int i = 0; i < mr; i++) {
             vf x = splat_bits(a + i);
@@ -57,6 +96,8 @@ WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, 
         a += mr;
         b += NR;
     }
+    if (last)
+        finish_sums(word, mr, last, acc);
 #pragma GCC unroll 14
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 8
@@ -64,11 +105,12 @@ WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, 
             store(c + (size_t)i * ldc + j * VL, acc[i][j]);
 }
 
-typedef void packed_tile_fn(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first);
+typedef void packed_tile_fn(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first, const struct last *last);
 #define TILE(word, mr)                                                                                                           \
-    static __attribute__((noinline)) void word##_##mr(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first) \
+    static __attribute__((noinline)) void word##_##mr(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first, \
+                                                      const struct last *last)                                                   \
     {                                                                                                                            \
-        tile(word, mr, kd, a, b, c, ldc, first);                                                                                 \
+        tile(word, mr, kd, a, b, c, ldc, first, last);                                                                           \
     }
 #if ISA_LEVEL == 3
 #define EACH_MR(X, w) X(w, 1) X(w, 2) X(w, 3) X(w, 4) X(w, 5) X(w, 6) X(w, 7) X(w, 8) X(w, 9) X(w, 10) X(w, 11) X(w, 12) X(w, 13) X(w, 14)
@@ -144,14 +186,6 @@ tile_fn *const SYM(row_tiles)[MR + 1] = {NULL, EACH_MR(ROW_NAME_OF, )};
 
 /* Rows into tiles ------------------------------------------------------------------------------------------------------------------ */
 
-static void interleave_rows(uint32_t mr, uint32_t kd, const float *x, size_t ld, float *out)
-{
-    if (mr == MR)
-        interleave(MR, kd, x, ld, out);
-    else
-        interleave(mr, kd, x, ld, out);
-}
-
 static void bf16_words(uint32_t k, const float *x, uint32_t *out)
 {
     uint32_t i = 0;
@@ -223,8 +257,8 @@ struct work {
     size_t a_col;           /* of f32: elements of a row of a lie so far apart */
     const char *panels;     /* of the columns from column0 on, block of k included */
     size_t panel_bytes;     /* from one panel to the next */
-    const float *scale;     /* int8: of each output */
-    const int32_t *sums;    /* int8 in bytes: 128 times the sum of each output's weights */
+    const float *scale;     /* as in struct last; of all outputs */
+    const int32_t *sums;
 };
 
 INL uint32_t words_of(const enum word word, uint32_t k)
@@ -235,6 +269,14 @@ INL uint32_t words_of(const enum word word, uint32_t k)
 INL uint32_t group_of(const enum word word)
 {
     return word == F32 ? 1 : word == U8 ? 4 : 2;
+}
+
+static void interleave_rows(uint32_t mr, uint32_t kd, const float *x, size_t ld, float *out)
+{
+    if (mr == MR)
+        interleave(MR, kd, x, ld, out);
+    else
+        interleave(mr, kd, x, ld, out);
 }
 
 /* Rows i0.. of a, k0..k0+kc, into tiles. */
@@ -289,48 +331,49 @@ INL const float *panel_block(const enum source from, const struct work *w, uint3
     return space;
 }
 
-/* Exact sums become numbers. */
-INL void dequantise(const struct work *w, uint32_t mr, uint32_t j, const float *row_scale, float *c, size_t ldc)
-{
-    for (uint32_t i = 0; i < mr; i++)
-        for (int l = 0; l < NR; l += VL) {
-            vi sum = (vi)load(c + i * ldc + l);
-            if (w->sums)
-                sum -= (vi)load((const float *)w->sums + j + l);
-            store(c + i * ldc + l, __builtin_convertvector(sum, vf) * splat(row_scale[i]) * load(w->scale + j + l));
-        }
-}
-
 /* One tile over one block of k. A panel that reaches beyond n goes through a tile of its own: nothing outside c is touched. */
-INL void gemm_tile(const struct work *w, packed_tile_fn *const *tiles, const int int8, uint32_t i, uint32_t mr, uint32_t j, uint32_t kd,
-                   const float *a, const float *b, int first, int last, const float *row_scale)
+INL void gemm_tile(const struct work *w, packed_tile_fn *const *tiles, uint32_t i, uint32_t mr, uint32_t j, uint32_t kd, const float *a,
+                   const float *b, int first, int last, const float *row_scale)
 {
     const struct gemm_args *g = w->g;
-    _Alignas(64) float edge[MR * NR];
+    struct epilogue e = g->e; /* what is left to do behind the tile */
+    struct last l = {.row_scale = row_scale, .scale = w->scale ? w->scale + j : NULL,
+                     .sums = w->sums ? w->sums + j : NULL, .ldres = e.ldres};
+    float *c = g->c + i * g->ldc + j;
     uint32_t n = g->n - j < NR ? g->n - j : NR;
-    float *home = g->c + i * g->ldc + j, *c = home;
-    size_t ldc = g->ldc;
-    if (n < NR) {
-        c = edge;
-        ldc = NR;
+    if (n == NR) {
+        if (!e.row_bias) {
+            l.bias = e.bias ? e.bias + j : NULL;
+            e.bias = NULL;
+            if (e.res && e.act == ACT_NONE) {
+                l.res = e.res + i * e.ldres + j;
+                e.res = NULL;
+            }
+        }
+        tiles[mr](kd, a, b, c, g->ldc, first, last ? &l : NULL);
+    } else {
+        _Alignas(64) float edge[MR * NR];
         if (!first) {
             memset(edge, 0, sizeof edge);
             for (uint32_t r = 0; r < mr; r++)
-                memcpy(edge + r * NR, home + r * g->ldc, n * sizeof *edge);
+                memcpy(edge + r * NR, c + r * g->ldc, n * sizeof *edge);
         }
-    }
-    tiles[mr](kd, a, b, c, ldc, first);
-    if (last && int8)
-        dequantise(w, mr, j, row_scale, c, ldc);
-    if (n < NR)
+        tiles[mr](kd, a, b, edge, NR, first, last ? &l : NULL);
         for (uint32_t r = 0; r < mr; r++)
-            memcpy(home + r * g->ldc, edge + r * NR, n * sizeof *edge);
-    if (last && (g->e.bias || g->e.row_bias || g->e.res || g->e.act != ACT_NONE)) {
-        struct epilogue e = g->e;
+            memcpy(c + r * g->ldc, edge + r * NR, n * sizeof *edge);
+    }
+    if (last && (e.bias || e.row_bias || e.res || e.act != ACT_NONE)) {
         e.bias = e.bias ? e.bias + j : NULL;
         e.res = e.res ? e.res + j : NULL;
-        SYM(finish)(&e, i, mr, n, home, g->ldc);
+        SYM(finish)(&e, i, mr, n, c, g->ldc);
     }
+}
+
+/* Blocks of nearly the same size, of whole tiles: a block of few rows would wait for the weights. */
+INL uint32_t block_of(uint32_t m)
+{
+    uint32_t blocks = (m + MC - 1) / MC, tiles_n = (m + MR - 1) / MR;
+    return blocks ? (tiles_n + blocks - 1) / blocks * MR : MR;
 }
 
 /* Block of k from k0 (in elements), whole n and m. */
@@ -345,9 +388,13 @@ INL void gemm_block(const enum word word, const enum source from, packed_tile_fn
     pack_rows(word, from == BF16_HALVES, w, i0, rows, k0, kc, inverse, a);
     for (uint32_t j = 0; j < g->n; j += NR) {
         const float *b = panel_block(from, w, j, word0, kd, space);
+        const char *next = (const char *)b + (from == WORDS && j + NR < g->n ? w->panel_bytes : 0);
+        uint32_t share = (kd * NR * 4 / 64 + tiles_n - 1) / tiles_n; /* of the next panel, line by line, while this one is at work */
         for (uint32_t t = 0; t < tiles_n; t++) { /* tiles of nearly equal height: no slow sliver at the end */
             uint32_t r0 = rows * t / tiles_n, mr = rows * (t + 1) / tiles_n - r0;
-            gemm_tile(w, tiles, word == I16 || word == U8, i0 + r0, mr, j, kd, a + (size_t)r0 * kd, b, first, last, row_scale + r0);
+            for (uint32_t l = 0; from == WORDS && l < share; l++)
+                _mm_prefetch(next + ((size_t)t * share + l) * 64, _MM_HINT_T1);
+            gemm_tile(w, tiles, i0 + r0, mr, j, kd, a + (size_t)r0 * kd, b, first, last, row_scale + r0);
         }
     }
 }
@@ -356,9 +403,10 @@ INL void gemm(const enum word word, const enum source from, packed_tile_fn *cons
 {
     const struct gemm_args *g = w->g;
     const uint32_t step = KC * group_of(word);
+    const uint32_t block = block_of(g->m);
     float row_scale[MC], inverse[MC];
-    for (uint32_t i0 = 0; i0 < g->m; i0 += MC) {
-        uint32_t rows = g->m - i0 < MC ? g->m - i0 : MC;
+    for (uint32_t i0 = 0; i0 < g->m; i0 += block) {
+        uint32_t rows = g->m - i0 < block ? g->m - i0 : block;
         if (word == I16 || word == U8)
             for (uint32_t i = 0; i < rows; i++) {
                 float top = row_magnitude(g->k, g->a + (i0 + i) * g->lda);
@@ -539,13 +587,14 @@ static void matmul_one(const struct matmul_args *m, const float *a, const float 
         g.e.bias = m->e.bias ? m->e.bias + j0 : NULL;
         g.e.res = res ? res + j0 : NULL;
         uint32_t k0 = 0;
+        const uint32_t block = block_of(m->m);
         const float none[MC] = {0};
         do {
             uint32_t kc = m->k - k0 < KC ? m->k - k0 : KC;
             struct work w = {.g = &g, .a_col = m->a_col, .panels = (const char *)m->scratch, .panel_bytes = sizeof(float) * kc * NR};
             pack_block(m, b, k0, kc, j0, g.n, m->scratch);
-            for (uint32_t i0 = 0; i0 < m->m; i0 += MC)
-                gemm_block(F32, WORDS, F32_tiles, &w, i0, m->m - i0 < MC ? m->m - i0 : MC, k0, kc, 0, k0 == 0, k0 + kc == m->k, none,
+            for (uint32_t i0 = 0; i0 < m->m; i0 += block)
+                gemm_block(F32, WORDS, F32_tiles, &w, i0, m->m - i0 < block ? m->m - i0 : block, k0, kc, 0, k0 == 0, k0 + kc == m->k, none,
                            none);
             k0 += kc;
         } while (k0 < m->k);

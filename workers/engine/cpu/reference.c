@@ -47,7 +47,7 @@ static float ref_exp(float x)
 
 static float ref_expm1(float x)
 {
-    x = x < EXP_MIN ? EXP_MIN : x;
+    x = EXP_MIN > x ? EXP_MIN : x;
     float t, r = exp_poly(x, &t), p = horner(exp_terms, 6, r) * r;
     float scale = bits_float(float_bits(1.0f) + ((float_bits(t) - float_bits(EXP_ROUND_MAGIC)) << 23));
     return fmaf(p, scale, scale - 1);
@@ -104,7 +104,8 @@ static float ref_sigmoid(float x)
 static float ref_hard_sigmoid(float x, float p, float q)
 {
     float y = fmaf(x, p, q);
-    return y < 0 ? 0 : y > 1 ? 1 : y;
+    y = 0 > y ? 0 : y;
+    return 1 < y ? 1 : y;
 }
 
 static float ref_act(enum act act, float p, float q, float x)
@@ -113,11 +114,11 @@ static float ref_act(enum act act, float p, float q, float x)
     switch (act) {
     case ACT_GELU: return fmaf(h, ref_erf(x * GELU_SQRT_HALF), h);
     case ACT_GELU_TANH: return fmaf(h, ref_tanh(x * GELU_TANH_C * fmaf(x * x, GELU_TANH_CUBE, 1)), h);
-    case ACT_RELU: return x < 0 ? 0 : x;
+    case ACT_RELU: return 0 > x ? 0 : x;
     case ACT_TANH: return ref_tanh(x);
     case ACT_SILU: return x * ref_sigmoid(x);
     case ACT_SIGMOID: return ref_sigmoid(x);
-    case ACT_CLIP: x = x < p ? p : x; return x > q ? q : x;
+    case ACT_CLIP: x = p > x ? p : x; return q < x ? q : x;
     case ACT_LEAKY_RELU: return x < 0 ? x * p : x;
     case ACT_HARD_SIGMOID: return ref_hard_sigmoid(x, p, q);
     case ACT_HARD_SWISH: return x * ref_hard_sigmoid(x, p, q);
