@@ -60,7 +60,7 @@ SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/
 SRC_engine := workers/engine/cpuinfo.c workers/engine/cpu/reference.c workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/ops/embed.c workers/engine/ops/linear.c workers/engine/ops/attention.c workers/engine/ops/norm.c \
               workers/engine/ops/pool.c workers/engine/family.c workers/engine/modules.c workers/engine/loading.c \
-              workers/engine/relative.c workers/engine/encoder.c workers/engine/scores.c workers/engine/head.c workers/engine/peak.c workers/engine/model.c
+              workers/engine/relative.c workers/engine/encoder.c workers/engine/scores.c workers/engine/head.c workers/engine/precision.c workers/engine/peak.c workers/engine/model.c
 SRC_image  := workers/image/exif.c workers/image/jpeg.c workers/image/png.c workers/image/webp.c workers/image/image.c \
               workers/image/resize.c workers/image/spec.c workers/image/prepare.c workers/image/fetch.c
 SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/engine/graph/tensor.c workers/engine/graph/op.c \

@@ -161,8 +161,8 @@ static int print_all(struct check *c)
     if (st != ST_OK)
         return fail(&e);
     if (common.json)
-        return print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:f}, s:O, s:f, s:f, s:I, s:o, s:f, s:I}", "model",
-                                    m->name, "task", m->task, "precision", m->precision, "format", format_name(c->local.data.format), "sources",
+        return print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:f}, s:O, s:f, s:f, s:I, s:o, s:f, s:I}", "model",
+                                    m->name, "task", m->task, "precision", m->precision, "precision_why", m->precision_why, "numerics", m->numerics, "format", format_name(c->local.data.format), "sources",
                                     (json_int_t)c->local.data.count, "bytes", (json_int_t)c->local.bytes, "dims", (json_int_t)m->dims, "records_guess", records,
                                     "exact", c->sample.whole, "sample", "records", (json_int_t)c->sample.records, "bad", (json_int_t)c->bad, "median_tokens",
                                     (json_int_t)(c->count ? c->counts[c->count / 2] : 0), "longest_tokens", (json_int_t)(c->count ? c->counts[c->count - 1] : 0),
@@ -172,6 +172,7 @@ static int print_all(struct check *c)
     char gives[128];
     print_field("model", "%s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
                 local_gives(m, gives, sizeof gives), m->precision);
+    print_field("in", "%s: %s", m->precision, m->precision_why);
     print_reads(c, records);
     print_sample(c);
     if (seconds >= 0) {

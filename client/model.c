@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "client/client.h"
 #include "client/measure.h"
+#include "workers/engine/precision.h"
 #include "workers/text/tokenizer.h"
 
 static uint64_t lanes, seconds_ms = 2000;
@@ -82,7 +83,8 @@ static int run_inspect(int operand_count, char **operands)
     print_gives(&m);
     print_field("ops", "%s", m.ops);
     print_field("memory", "%s of weights, shared by all lanes", units_bytes(a, m.weight_bytes));
-    print_field("runs", "all of it on the processor, in %s, by %s kernels; numerics %s", m.precision, m.isa, m.numerics);
+    print_field("runs", "all of it on the processor, by %s kernels; numerics %s", m.isa, m.numerics);
+    print_field("in", "%s: %s", m.precision, m.precision_why);
     print_field("digest", "%s", m.digest.hex);
     return EXIT_DONE;
 }
@@ -173,8 +175,8 @@ static int run_bench(int operand_count, char **operands)
     enum status st = open_tokenizer(operands[0], &t, &e);
     if (st == ST_OK && precision_word)
         st = bench_precision(operands[0], precision_word, t, most, &e);
-    for (int i = 0; st == ST_OK && !precision_word && model_precisions[i]; i++)
-        st = bench_precision(operands[0], model_precisions[i], t, most, &e);
+    for (int i = 0; st == ST_OK && !precision_word && precision_words[i]; i++)
+        st = bench_precision(operands[0], precision_words[i], t, most, &e);
     tokenizer_free(t);
     return st == ST_OK ? EXIT_DONE : fail(&e);
 }

@@ -296,7 +296,7 @@ void job_leased(struct daemon *d, uint64_t job, uint64_t worker)
 {
     struct job *j = job_find(d, job);
     struct worker *w = link_worker(d->link, worker);
-    if (!j || !w || *j->numerics || !*w->numerics)
+    if (!j || !w || *j->numerics || !*w->numerics || w->model_key != j->model_key) /* not loaded: it will say */
         return;
     snprintf(j->numerics, sizeof j->numerics, "%s", w->numerics);
     job_put_sheet(d, j);
@@ -315,6 +315,18 @@ void job_model_ready(struct daemon *d, uint64_t model_key, uint32_t dims, const 
             snprintf(j->numerics, sizeof j->numerics, "%s", numerics);
         job_put_sheet(d, j);
     }
+}
+
+const struct job *job_of_other_numerics(struct daemon *d, uint64_t model_key, const char *numerics)
+{
+    size_t i = 0;
+    for (struct job *j; (j = map_next(&d->jobs->by_id, &i));) {
+        struct sched_job_view v;
+        if (j->model_key == model_key && *j->numerics && strcmp(j->numerics, numerics) != 0 && d->core && sched_job_view(d->core, j->id, &v) &&
+            !is_over(v.row->state))
+            return j;
+    }
+    return NULL;
 }
 
 /* Files of a job that is gone; a thread's work. */

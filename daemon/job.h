@@ -69,8 +69,10 @@ MUST_USE enum status job_layout(const struct dataset *d, struct layout *out, str
 /* The sources of a job that is over, read again from the store. Any thread. The caller releases. */
 MUST_USE enum status job_dataset(struct apply *a, const struct job *j, struct dataset *out, struct err *e);
 
-/* A lease of the job goes to the worker: the job's numerics word is its, if there is none yet. */
+/* A lease of the job goes to the worker: the job's numerics word is its, if there is none yet and it has the model. */
 void job_leased(struct daemon *d, uint64_t job, uint64_t worker);
+/* A job that is not over, of this model, and began with numbers of another class; NULL: none. */
+const struct job *job_of_other_numerics(struct daemon *d, uint64_t model_key, const char *numerics);
 /* A worker has proved the model: dims and numerics become known. */
 void job_model_ready(struct daemon *d, uint64_t model_key, uint32_t dims, const char *numerics);
 /* Its rows are gone, durably: files follow. */

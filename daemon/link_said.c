@@ -28,6 +28,15 @@ static void take_text(char *to, size_t size, const char *from)
     words_tidy(to);
 }
 
+/* What two workers must have in common to share any job at all: "ebb1-x86" of "ebb1-x86-bf16-dp". What follows depends on the model that is
+   loaded, and is compared when it is. */
+static size_t class_length(const char *numerics)
+{
+    const char *dash = strchr(numerics, '-');
+    dash = dash ? strchr(dash + 1, '-') : NULL;
+    return dash ? (size_t)(dash - numerics) : strlen(numerics);
+}
+
 static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
 {
     struct daemon *d = l->d;
@@ -54,7 +63,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     ev.u.joined.host = XXH64(w->host, strlen(w->host), 0) | 1;
     ev.u.joined.memory_bytes = h->memory_bytes;
     ev.u.joined.lanes = h->lanes;
-    ev.u.joined.numerics = *w->numerics ? XXH32(w->numerics, strlen(w->numerics), 0) : 0;
+    ev.u.joined.numerics = *w->numerics ? XXH32(w->numerics, class_length(w->numerics), 0) : 0;
     ev.u.joined.model_key = h->model_key;
     ev.u.joined.held = held;
     ev.u.joined.held_count = h->n_held;
@@ -81,6 +90,13 @@ static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelRea
             ev.kind = SCHED_MODEL_FAILED;
             ev.u.model.text = text;
         }
+    const struct job *other = m->numerics && *m->numerics ? job_of_other_numerics(d, m->model_key, m->numerics) : NULL;
+    if (other && ev.kind == SCHED_MODEL_READY) {
+        snprintf(text, sizeof text, "worker %s computes it as '%s', and job %" PRIu64 " began with '%s': its rows would differ in their last bits", w->name,
+                 m->numerics, other->id, other->numerics);
+        ev.kind = SCHED_MODEL_FAILED;
+        ev.u.model.text = text;
+    }
     if (ev.kind == SCHED_MODEL_READY) {
         w->model_key = m->model_key;
         w->dims = m->dims;

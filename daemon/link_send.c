@@ -88,6 +88,7 @@ static int tell_job(struct link *l, struct worker *w, const struct job *j)
     m.model_digest.len = sizeof j->model.bytes;
     m.parts_dir = j->parts_dir;
     m.format = (uint32_t)j->format;
+    m.numerics = (char *)(uintptr_t)j->numerics;
     if (!send_to(l, w, EBB__ENVELOPE__BODY_JOB, &m))
         return 0;
     w->told[w->told_count++] = j->id;

@@ -241,6 +241,7 @@ static void on_job(struct link *l, const Ebb__Job *m)
         .model_digest = m->model_digest.data,
         .model_digest_len = m->model_digest.len,
         .format = m->format,
+        .numerics = m->numerics,
     };
     enum status st = pipeline_job(l->p, &w, &e);
     if (st == ST_NOMEM)

@@ -158,6 +158,28 @@ def test_npy_of_scores(dir):
         assert "an .npy file holds one row of numbers for each record" in err and ".jsonl" in err, err
 
 
+def test_precision_is_decided_once(dir):
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 300)
+    rows = {}
+    for precision in ("f32", "bf16", "int8"):
+        out = os.path.join(dir, precision)
+        _, _, err = t.ebb_run(t.tiny_model(), inp, out, *(["--precision", precision] if precision != "f32" else []), "--workers", "2", "--lease", "0.2s")
+        rows[precision] = t.rows(out)
+        with open(os.path.join(out, "manifest.json"), encoding="utf-8") as f:
+            manifest = json.load(f)
+        assert manifest["numerics"].startswith("ebb1-x86-" + precision), manifest["numerics"]
+        assert f'"precision": "{precision}"' in json.dumps(manifest), manifest
+        assert precision + ": " in err, err
+        cosine = [sum(x * y for x, y in zip(a["embedding"], b["embedding"])) for a, b in zip(rows["f32"], rows[precision])]
+        assert min(cosine) > 0.98 and (precision == "f32" or min(cosine) < 1 - 1e-9), (precision, min(cosine))
+        one = os.path.join(dir, precision + "-alone")  # the same bytes, whatever shares a micro-batch
+        t.ebb_run(t.tiny_model(), inp, one, "--precision", precision, "--micro-batch", "1", "--lanes", "1")
+        t.same_output(out, one)
+    rc, _, err = t.ebb_run(t.tiny_model(), inp, os.path.join(dir, "f32"), "--precision", "int8", want=2)
+    assert "precision was f32 and is int8" in err or "precision was 'f32' and is 'int8'" in err, err
+    t.ebb_run(t.tiny_model(), inp, os.path.join(dir, "f32"), "--precision", "f32")  # what auto was: the same job
+
+
 def test_inspect_and_check(dir):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 10)
     model = t.tiny_kind("family=roberta", "head=classify")
@@ -170,7 +192,9 @@ def test_inspect_and_check(dir):
     rc, out, err = t.run([t.EBB, "check", "--json", "--model", model, "--input", inp, "--output", os.path.join(dir, "o")])
     assert rc == 0 and json.loads(out)["task"] == "classify", (out, err)
     rc, out, err = t.run([t.EBB, "model", "bench", "--json", model, "--seconds", "0.1s", "--lanes", "1"])
-    line = json.loads(out.splitlines()[0])
+    lines = [json.loads(x) for x in out.splitlines()]
+    line = lines[0]
+    assert [x["precision"] for x in lines] == ["f32", "bf16", "int8"], out
     assert rc == 0 and line["precision"] == "f32" and line["records_per_s"] > 0 and 0 < (line["of_f32_peak"] or 0.5) < 1.5, (out, err)
 
 

@@ -115,6 +115,7 @@ enum status encoder_load(struct loading *l, struct encoder **out, struct err *e)
     b->weights = n;
     b->projects = c->family->projection && (c->embedding != c->hidden || c->family->inner);
     attention_init(&b->attention, l->kernels, c->hidden, c->heads);
+    b->attention.precision = l->precision == PREC_BF16 ? PREC_BF16 : PREC_F32;
     enum status st = load_all(l, b, e);
     if (st == ST_OK && l->load)
         *out = b;

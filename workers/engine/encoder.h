@@ -7,7 +7,7 @@
 
 struct encoder;
 
-/* Checks that every tensor is there with the shape that l->c asks for and, when l->load, reads and packs it: *out then; else NULL. */
+/* In l->precision. Checks that every tensor is there with the shape that l->c asks for and, when l->load, reads and packs it: *out then; else NULL. */
 MUST_USE enum status encoder_load(struct loading *l, struct encoder **out, struct err *e);
 void encoder_free(struct encoder *b);
 const float *encoder_words(const struct encoder *b); /* the vectors of the vocabulary, [vocab][embedding] */

@@ -100,6 +100,7 @@ static enum status load_mask(struct loading *l, const float *words, struct head 
 enum status head_load(struct loading *l, const char *dir, const float *words, uint32_t top_k, struct head **out, struct err *e)
 {
     struct head *h = mem_zalloc(sizeof *h);
+    l->precision = PREC_F32; /* little to be won, and everything to be lost */
     if (!h)
         return err_nomem(e, "the model's weights");
     h->c = *l->c;

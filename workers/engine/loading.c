@@ -106,8 +106,8 @@ enum status loading_norm(struct loading *l, const char *name, uint32_t n, float 
 
 enum status loading_linear(struct loading *l, uint32_t n, uint32_t k, struct linear *to, struct err *e)
 {
-    l->bytes += linear_packed_bytes(l->kernels, PREC_F32, n, k);
-    return l->load ? linear_init(to, l->kernels, PREC_F32, n, k, e) : ST_OK;
+    l->bytes += linear_packed_bytes(l->kernels, l->precision, n, k);
+    return l->load ? linear_init(to, l->kernels, l->precision, n, k, e) : ST_OK;
 }
 
 static enum status part(struct loading *l, const char *weight, const char *bias, uint32_t first, uint32_t count, uint32_t k,

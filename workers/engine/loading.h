@@ -13,6 +13,7 @@ struct loading {
     const struct weights *w;
     const struct model_config *c;
     const struct kernels *kernels;
+    enum precision precision;   /* of the linear layers that follow */
     int load;                   /* 0: only look; ops are not touched then and may be NULL */
     float *space;               /* of loading_space */
     size_t room;

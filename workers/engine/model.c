@@ -12,11 +12,10 @@
 #include "workers/engine/head.h"
 #include "workers/engine/onnxarrays.h"
 #include "workers/engine/onnxtext.h"
+#include "workers/engine/precision.h"
 
-/* Raised whenever a change of the kernels changes a bit of any result. */
-#define NUMERICS "ebb1-x86-f32"
-
-const char *const model_precisions[] = {"f32", NULL};
+/* Of the kernels; raised whenever a bit of any result changes. The class of the numbers follows (kernels.h). */
+#define NUMERICS "ebb1"
 
 struct model {
     struct model_info info;
@@ -101,9 +100,7 @@ static void describe_task(struct model_info *i, const struct model_config *c, co
     size_t n = 0;
     i->kind = c->task;
     snprintf(i->task, sizeof i->task, "%s", task_words[c->task]);
-    snprintf(i->precision, sizeof i->precision, "f32");
     snprintf(i->isa, sizeof i->isa, "%s", k->name);
-    snprintf(i->numerics, sizeof i->numerics, "%s", NUMERICS);
     for (uint32_t p = 0; c->task == TASK_EMBED && p < c->pooling_count; p++)
         n += (size_t)snprintf(i->pooling + n, sizeof i->pooling - n, "%s%s", p ? "+" : "", pooling_name(c->pooling[p]));
     i->normalize = c->task == TASK_EMBED && c->step_count && !c->step[c->step_count - 1].is_dense;
@@ -135,12 +132,20 @@ static uint32_t tokens_for_a_mask(const struct model_opts *o, const struct model
     return k < c->vocab ? k : c->vocab;
 }
 
+static void describe_precision(struct model_info *i, enum precision p, const struct kernels *k)
+{
+    snprintf(i->precision, sizeof i->precision, "%s", precision_words[p]);
+    snprintf(i->precision_why, sizeof i->precision_why, "%s", precision_why(p));
+    snprintf(i->numerics, sizeof i->numerics, NUMERICS "-%s", k->product[p].numerics);
+}
+
 /* One walk over the model's tensors; m is NULL where nothing is read. */
-static enum status walk(struct loading *l, const char *dir, uint32_t top_k, struct model *m, struct err *e)
+static enum status walk(struct loading *l, const char *dir, enum precision p, uint32_t top_k, struct model *m, struct err *e)
 {
     struct encoder *encoder = NULL;
     struct head *head = NULL;
     l->load = m != NULL;
+    l->precision = p;
     l->parameters = l->bytes = 0;
     TRY(encoder_load(l, m ? &m->encoder : &encoder, e));
     return head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e);
@@ -172,8 +177,8 @@ static void describe_graph(struct model_info *i, const struct graph_model_info *
 }
 
 /* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
-static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, const struct kernels *k, struct model_config *c,
-                             struct model_info *i, struct model *m, struct err *e)
+static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, enum precision p, const struct kernels *k,
+                             struct model_config *c, struct model_info *i, struct model *m, struct err *e)
 {
     struct onnxtext *text = NULL;
     struct onnxarrays *arrays = NULL;
@@ -183,7 +188,7 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     char *whole = mem_printf("%s/%s", folder, file);
     if (!whole)
         return err_nomem(e, "a path");
-    enum status st = graph_model_open(whole, k, &(struct graph_model_opts){.text = has_tokenizer(folder)}, &gm, e);
+    enum status st = graph_model_open(whole, k, &(struct graph_model_opts){.text = has_tokenizer(folder), .precision = p}, &gm, e);
     if (st == ST_OK) {
         i->arrays = !graph_model_info(gm)->text;
         st = i->arrays ? onnxarrays_open(gm, folder, o, c, &arrays, e) : onnxtext_open(gm, folder, o, k, c, &text, e);
@@ -219,9 +224,12 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     struct weights *w = NULL;
     char *folder = NULL, *file = NULL;
     struct err why;
+    enum precision p;
+    TRY(precision_parse(o->precision, &p, e));
+    describe_precision(i, p, k);
     enum status found = onnxdir_find(dir, &folder, &file, &why);
     if (found == ST_OK) {
-        enum status onnx = read_onnx(dir, folder, file, o, k, c, i, m, e);
+        enum status onnx = read_onnx(dir, folder, file, o, p, k, c, i, m, e);
         mem_free(folder);
         mem_free(file);
         return onnx;
@@ -234,12 +242,12 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     TRY(weights_open(dir, &w, e));
     struct loading l = {.w = w, .c = c, .kernels = k};
     uint32_t top_k = tokens_for_a_mask(o, c);
-    enum status st = walk(&l, dir, top_k, NULL, e);
+    enum status st = walk(&l, dir, p, top_k, NULL, e);
     describe(i, c, k, top_k);
     i->parameters = l.parameters;
     i->weight_bytes = l.bytes;
     if (st == ST_OK && m)
-        st = walk(&l, dir, top_k, m, e);
+        st = walk(&l, dir, p, top_k, m, e);
     loading_release(&l);
     weights_free(w);
     return st;
@@ -247,8 +255,8 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
 
 static enum status check_opts(const struct model_opts *o, const struct kernels **k, struct err *e)
 {
-    if (o->precision && strcmp(o->precision, "auto") != 0 && strcmp(o->precision, "f32") != 0)
-        return err_set(e, ST_USER, "precision '%s' is not supported by this version; it is one of auto, f32", o->precision);
+    enum precision p;
+    TRY(precision_parse(o->precision, &p, e));
     TRY(cpu_kernels(o->isa, k, e));
     if (o->reference)
         *k = &kernels_reference;

@@ -14,12 +14,9 @@
 struct model;
 struct model_ctx;
 
-/* Those that this version computes in, NULL behind the last. */
-extern const char *const model_precisions[];
-
 struct model_opts {
     const char *isa;       /* NULL or "auto": the best this processor has; "avx512", "avx2", "generic" for tests */
-    const char *precision; /* NULL, "auto" or "f32"; others are refused by this version */
+    const char *precision; /* "f32", "bf16", "int8"; NULL or "auto": f32 */
     const char *task;      /* "embed", "classify", "token-classify", "fill-mask"; NULL or "auto": what the directory was made for */
     uint32_t top_k;        /* fill-mask: tokens for each mask; 0: 5 */
     int reference;         /* 1: naive kernels only */
@@ -31,8 +28,9 @@ struct model_info {
     enum task kind;         /* what it gives, and the word for it, as in model_opts */
     char task[16];
     char precision[16];     /* resolved: "f32" */
+    char precision_why[120];
     char isa[16];           /* resolved */
-    char numerics[64];      /* numerics id: kernel-set version + numeric class, "ebb1-x86-f32" */
+    char numerics[64];      /* numerics id: kernel-set version + numeric class, "ebb1-x86-f32", "ebb1-x86-bf16-dp" */
     char pooling[64];       /* embed: "mean", "cls+mean"; else "" */
     int normalize;          /* embed: 1: each embedding is scaled to length 1 */
     char scoring[16];       /* classify, token-classify: "softmax", "sigmoid", "raw"; else "" */

@@ -87,6 +87,7 @@ enum status relative_load(struct loading *l, struct relative *r, struct err *e)
     const struct model_config *c = l->c;
     uint32_t terms = 1 + (uint32_t)(c->relative.from_content + c->relative.to_content);
     *r = (struct relative){.kind = c->family->relative, .kernels = l->kernels, .heads = c->heads, .dim = c->hidden / c->heads};
+    r->precision = l->precision == PREC_BF16 ? PREC_BF16 : PREC_F32;
     r->longest = c->positions;
     r->scale = 1 / __builtin_sqrtf((float)r->dim * (float)(r->kind == RELATIVE_DISENTANGLED ? terms : 1));
     if (r->kind == RELATIVE_BIAS)
@@ -124,12 +125,15 @@ static enum status project(struct loading *l, struct relative *r, const char *la
     snprintf(name, sizeof name, "%s.attention.self.%s", layer, word);
     l->bytes += r->heads * linear_packed_bytes(l->kernels, PREC_F32, r->rows, r->dim);
     uint64_t counted = l->parameters, bytes = l->bytes;
+    enum precision precision = l->precision;
+    l->precision = PREC_F32; /* once, for all texts */
     enum status st = loading_linear(l, c->hidden, c->hidden, &projection, e);
     if (st == ST_OK)
         st = loading_part(l, name, 0, c->hidden, c->hidden, &projection, e);
     if (c->relative.shared)
         l->parameters = counted; /* they were counted as the contents' */
     l->bytes = bytes;            /* not kept */
+    l->precision = precision;
     if (st == ST_OK && l->load) {
         x = mem_array((size_t)r->rows * c->hidden, sizeof *x);
         st = x ? ST_OK : err_nomem(e, "the model's weights");
@@ -235,6 +239,7 @@ void relative_run(const struct relative *r, uint32_t layer, uint32_t n_seqs, con
                 .v = q + 2 * hidden,
                 .ld = ld,
                 .scale = r->scale,
+                .precision = r->precision,
                 .out = y + (size_t)h * r->dim,
                 .ldo = ldy,
                 .scratch = scratch,

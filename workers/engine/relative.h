@@ -12,6 +12,7 @@ struct relative_layer {       /* DeBERTa's, of one layer */
 struct relative {
     enum relative_kind kind;
     const struct kernels *kernels;
+    enum precision precision;     /* of attention */
     uint32_t heads, dim, longest;
     float scale;
     float *bias;                  /* MPNet: [heads][2 * longest - 1], of key minus query, from -(longest - 1) on */

@@ -1,6 +1,7 @@
 #include "workers/pipeline/job.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -12,6 +13,7 @@ static enum status fill(struct job *j, const struct job_words *w, struct err *e)
     if (w->model_digest_len != sizeof j->model_digest)
         return err_set(e, ST_CORRUPT, "job %" PRIu64 " comes with a model digest of %zu bytes", w->id, w->model_digest_len);
     memcpy(j->model_digest, w->model_digest, sizeof j->model_digest);
+    snprintf(j->numerics, sizeof j->numerics, "%s", w->numerics ? w->numerics : "");
     if (w->format == FORMAT_AUTO || w->format > FORMAT_NPY)
         return err_set(e, ST_USER, "job %" PRIu64 " is of an input format (%u) that this worker does not know", w->id, w->format);
     struct output_spec output;

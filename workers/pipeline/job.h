@@ -18,6 +18,7 @@ struct job {
     char *parts_dir;
     uint64_t model_key;
     uint8_t model_digest[16];
+    char numerics[64];       /* with which it began; "": it has not */
     struct reader_opts reading;
     struct decoder_opts decoding;
     int columns;             /* sources have a header row */
@@ -33,6 +34,7 @@ struct job_words { /* the wire's Job */
     const void *model_digest;
     size_t model_digest_len;
     uint32_t format;
+    const char *numerics;    /* NULL or "": not known yet */
 };
 
 MUST_USE enum status job_new(const struct job_words *w, struct job **out, struct err *e);

@@ -5,8 +5,21 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+static int same_numerics(const struct loaded *l, const struct job *j)
+{
+    return !*j->numerics || strcmp(j->numerics, l->info->numerics) == 0;
+}
+
+int loaded_fits(const struct loaded *l, const struct job *j)
+{
+    return l->key == j->model_key && same_numerics(l, j);
+}
+
 static enum status check(const struct job *j, const struct loaded *l, struct err *e)
 {
+    if (!same_numerics(l, j))
+        return err_set(e, ST_USER, "this machine computes %s as '%s', and the job began with '%s': its rows would differ in their last bits; only machines like "
+                                   "the first can go on with it", l->info->precision, l->info->numerics, j->numerics);
     if (memcmp(l->info->digest.bytes, j->model_digest, sizeof j->model_digest) != 0)
         return err_set(e, ST_USER, "the model in '%s' is not the one that the job was submitted with; put that one back, or submit again",
                        j->spec.model);

@@ -29,6 +29,8 @@ struct loaded {
 MUST_USE enum status loaded_open(const struct job *j, const char *isa, struct loaded **out, struct err *e);
 /* How records of a job become what a model of arrays takes; read-only, holds on to both. */
 MUST_USE enum status loaded_feed(const struct loaded *l, const struct job *j, struct feed **out, struct err *e);
+/* It is the job's model, and gives the same bits as where the job began. */
+int loaded_fits(const struct loaded *l, const struct job *j);
 struct loaded *loaded_ref(struct loaded *l);
 void loaded_unref(struct loaded *l);
 

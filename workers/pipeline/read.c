@@ -383,7 +383,7 @@ static int load(struct pipeline *p, struct held *h)
 {
     pthread_mutex_lock(&p->lock);
     struct loaded *old = NULL;
-    if (p->loaded && p->loaded->key == h->job->model_key) {
+    if (p->loaded && loaded_fits(p->loaded, h->job)) {
         h->loaded = loaded_ref(p->loaded);
     } else {
         old = p->loaded;

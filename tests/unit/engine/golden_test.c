@@ -184,12 +184,47 @@ static void same_bits_on_every_isa(void **state)
     model_free(fast);
 }
 
+/* Of the precisions that round: how near they stay. Odd texts of few tokens are the worst. */
+static void rounding_stays_near(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *precision;
+        double least, average;
+    } kinds[] = {{"bf16", 0.9999, 0.9999}, {"int8", 0.98, 0.993}};
+    for (int k = 0; k < 2; k++) {
+        struct model *m = open_model(&(struct model_opts){.precision = kinds[k].precision});
+        struct model_ctx *c = NULL;
+        assert_int_equal(model_ctx_new(m, MAX_TOKENS, 1, &c, NULL), ST_OK);
+        double least = 1, sum = 0;
+        for (size_t i = 0; i < goldens; i++) {
+            float got[DIMS];
+            double dot = 0, a = 0, b = 0;
+            model_run(m, c, 1, &golden[i].len, golden[i].ids, got);
+            for (int j = 0; j < DIMS; j++) {
+                dot += (double)got[j] * (double)golden[i].want[j];
+                a += (double)got[j] * (double)got[j];
+                b += (double)golden[i].want[j] * (double)golden[i].want[j];
+            }
+            double cosine = dot / sqrt(a * b);
+            least = cosine < least ? cosine : least;
+            sum += cosine;
+        }
+        print_message("%s (%s): cosine to f32 at least %.6f, %.6f on the average\n", kinds[k].precision, model_info(m)->numerics, least,
+                      sum / (double)goldens);
+        assert_true(least >= kinds[k].least && sum / (double)goldens >= kinds[k].average);
+        model_ctx_free(c);
+        model_free(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_sentence_transformers),
         cmocka_unit_test(packed_as_alone),
         cmocka_unit_test(same_bits_on_every_isa),
+        cmocka_unit_test(rounding_stays_near),
     };
     return cmocka_run_group_tests(tests, read_golden, drop_golden);
 }

@@ -43,6 +43,7 @@ struct got {
 };
 
 struct daemon {
+    char *numerics; /* that jobs are said to have begun with; NULL: none */
     char dir[128], endpoint[160], box[160], model[160], parts[160];
     void *context;
     struct sock *router;
@@ -205,6 +206,8 @@ static void say_job(struct daemon *d, uint64_t job)
     m.model_digest.len = sizeof d->digest.bytes;
     m.parts_dir = d->parts;
     m.format = d->data.format;
+    if (d->numerics)
+        m.numerics = d->numerics;
     say(d, EBB__ENVELOPE__BODY_JOB, &m);
     free(text);
     json_decref(spec);

@@ -552,6 +552,31 @@ static void another_model_is_refused(void **state)
     leaves_in_peace(d);
 }
 
+/* Its rows would differ from those that are there in their last bits. */
+static void a_job_that_began_in_other_numerics_is_refused(void **state)
+{
+    struct daemon *d = *state;
+    d->numerics = (char *)(uintptr_t)"ebb1-x86-bf16-dp";
+    begin(d, "1");
+    say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
+    HEAR_UNTIL(d, d->job_faults);
+    assert_non_null(strstr(d->fault_text, "this machine computes f32 as 'ebb1-x86-f32', and the job began with 'ebb1-x86-bf16-dp'"));
+    HEAR_UNTIL(d, covered(d) == all_of(d).end);
+    assert_int_equal(d->got_count, 0);
+    leaves_in_peace(d);
+}
+
+static void a_job_that_began_in_these_numerics_goes_on(void **state)
+{
+    struct daemon *d = *state;
+    d->numerics = (char *)(uintptr_t)"ebb1-x86-f32";
+    begin(d, "1");
+    say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
+    HEAR_UNTIL(d, covered(d) == all_of(d).end);
+    check_all(d);
+    leaves_in_peace(d);
+}
+
 static void told_twice_it_leaves_at_once(void **state)
 {
     struct daemon *d = *state;
@@ -586,6 +611,8 @@ int main(void)
         T(a_source_that_is_gone_holds_the_job),
         T(an_unreadable_source_is_an_error),
         T(another_model_is_refused),
+        T(a_job_that_began_in_other_numerics_is_refused),
+        T(a_job_that_began_in_these_numerics_goes_on),
         T(told_twice_it_leaves_at_once),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

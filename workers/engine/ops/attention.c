@@ -26,6 +26,7 @@ void attention_run(const struct attention *a, uint32_t n_seqs, const uint32_t *l
                 .v = q + 2 * hidden,
                 .ld = ld,
                 .scale = a->scale,
+                .precision = a->precision,
                 .out = y + (size_t)h * a->dim,
                 .ldo = ldy,
                 .scratch = scratch,

@@ -7,6 +7,7 @@
 struct attention {
     const struct kernels *kernels;
     uint32_t heads, dim; /* of one head */
+    enum precision precision; /* f32 after attention_init */
     float scale;
 };
 
