@@ -33,7 +33,7 @@ $(B)/bin/demo-neighbours: $(B)/obj/deploy/demo/neighbours.o $(call LIBS_OF,base)
 # Rules of the tree ----------------------------------------------------------------------------------------------------------------
 HEADERS := $(wildcard base/*.h wire/*.h storage/*.h scheduler/*.h daemon/*.h workers/*.h workers/*/*.h workers/*/*/*.h client/*.h)
 .PHONY: check-headers check-includes
-check-headers: $(B)/gen/wire/ebb.pb-c.h
+check-headers: $(B)/gen/wire/ebb.pb-c.h $(ONNX_GEN)
 	$(Q)for h in $(HEADERS); do $(CC) $(CFLAGS) $(PKG_CFLAGS) -DISA=generic -DISA_LEVEL=1 -fsyntax-only -x c $$h || exit 1; done
 	@echo '  OK    every header compiles alone'
 check-includes:
