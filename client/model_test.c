@@ -11,7 +11,7 @@
 #include "workers/engine/cpuinfo.h"
 #include "workers/engine/onnx/onnx.h"
 
-static int constants, symbolic, verbose;
+static int constants, symbolic, verbose, plain;
 static const char *isa, *tolerance;
 static double absolute = 1e-7;
 
@@ -262,7 +262,7 @@ static enum verdict test_set(const char *model, const char *set, const struct ke
     if (st == ST_OK && constants)
         st = make_constants(m->graph, &in, &e);
     if (st == ST_OK)
-        st = graph_finish(m->graph, &(struct graph_opts){0}, &e);
+        st = graph_finish(m->graph, &(struct graph_opts){.no_fuse = plain}, &e);
     if (st == ST_OK)
         st = run_new(m->graph, &r, &e);
     if (st == ST_OK)
@@ -388,6 +388,7 @@ static int run_test(int operand_count, char **operands)
 static const struct opt test_opts[] = {
     {.name = "constants", .type = OPT_FLAG, .value = &constants, .help = "make each input a constant of the model first"},
     {.name = "symbolic", .type = OPT_FLAG, .value = &symbolic, .help = "forget the sizes of inputs first: they are told when the model runs"},
+    {.name = "plain", .type = OPT_FLAG, .value = &plain, .help = "leave ops as they are: none are put together"},
     {.name = "isa", .type = OPT_TEXT, .value = &isa, .arg = "NAME", .help = "auto, avx512, avx2 or generic (default: auto)"},
     {.name = "all", .type = OPT_FLAG, .value = &verbose, .help = "name the tests that passed too"},
     {.name = "tolerance", .type = OPT_TEXT, .value = &tolerance, .arg = "X", .help = "what results may differ by, besides a thousandth (default: 1e-7)"},
