@@ -196,10 +196,10 @@ static enum status load_behavior(const struct place *at, const json_t *v, enum s
 /* One character. */
 static enum status load_char(const struct place *at, const char *what, const json_t *v, struct stage *s)
 {
-    const uint8_t *p = (const uint8_t *)json_string_value(v), *end = p + (p ? json_string_length(v) : 0), *start = p;
-    if (p && p < end)
+    const uint8_t *p = (const uint8_t *)(json_is_string(v) ? json_string_value(v) : ""), *end = p + json_string_length(v), *start = p;
+    if (p < end)
         s->separator = uni_decode(&p, end);
-    if (!p || p == start || p != end)
+    if (p == start || p != end)
         return tok_lacks(at, what, "the one character it is about");
     s->utf8_len = uni_encode(s->separator, s->utf8);
     return ST_OK;
