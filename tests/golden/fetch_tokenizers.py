@@ -234,7 +234,7 @@ def main(out):
             "jurassic": lambda: jurassic(os.path.join(work, "ai21_tokenizer/resources/j2-tokenizer/j2-tokenizer.model")),
             "clip": lambda: clip(os.path.join(work, "open_clip/bpe_simple_vocab_16e6.txt.gz")),
         }
-        for name, make in made.items():
+        for name, make in made.items():  # the last one tells mk/check.mk that all are there
             os.makedirs(os.path.join(out, name), exist_ok=True)
             path = os.path.join(out, name, "tokenizer.json")
             with open(path + ".tmp", "w", encoding="utf-8") as f:
