@@ -168,7 +168,8 @@ static enum status prove(struct graph_model *m, int text, struct err *e)
     return ST_OK;
 }
 
-static enum status finish(struct graph_model *m, const struct graph_model_opts *o, struct err *e)
+/* single: records go one by one, so that the batch is 1: what exporters compute from its size folds away. */
+static enum status finish(struct graph_model *m, const struct graph_model_opts *o, int single, struct err *e)
 {
     struct graph *g = m->onnx->graph;
     struct given given[PORTS_MAX];
@@ -179,15 +180,31 @@ static enum status finish(struct graph_model *m, const struct graph_model_opts *
     m->info.text = o->text && is_text(m, g);
     if (m->info.text)
         TRY(prepare_text(m, g, given, &n_given, e));
+    for (uint32_t i = 0; single && i < g->n_in; i++)
+        g->values[g->in[i]].type.dims[0] = 1;
     m->info.nodes = g->n_nodes;
     m->info.ir_version = m->onnx->ir_version;
     m->info.opset = m->onnx->opset;
     m->info.parameters = m->onnx->parameters;
     m->info.weight_bytes = m->onnx->weight_bytes;
     snprintf(m->info.producer, sizeof m->info.producer, "%s", m->onnx->producer);
-    TRY(graph_finish(g, &(struct graph_opts){.precision = o->precision, .given = given, .n_given = n_given}, e));
-    TRY(prove(m, m->info.text, e));
-    return describe(m, e);
+    return graph_finish(g, &(struct graph_opts){.precision = o->precision, .given = given, .n_given = n_given}, e);
+}
+
+static enum status open_once(struct graph_model *m, const char *path, const struct kernels *k, const struct graph_model_opts *o, int single, struct err *e)
+{
+    TRY(onnx_load(path, k, &m->onnx, e));
+    enum status st = finish(m, o, single, e);
+    if (st == ST_OK && !single)
+        st = prove(m, m->info.text, e);
+    if (st == ST_OK)
+        st = describe(m, e);
+    return st == ST_USER ? err_prefix(e, "'%s'", path) : st;
+}
+
+static int has_open_batch(const struct graph_model *m)
+{
+    return m->info.batched && !dim_known(m->g->values[m->g->in[0]].type.dims[0]);
 }
 
 enum status graph_model_open(const char *path, const struct kernels *k, const struct graph_model_opts *o, struct graph_model **out, struct err *e)
@@ -195,11 +212,11 @@ enum status graph_model_open(const char *path, const struct kernels *k, const st
     struct graph_model *m = mem_zalloc(sizeof *m);
     if (!m)
         return err_nomem(e, "a model");
-    enum status st = onnx_load(path, k, &m->onnx, e);
-    if (st == ST_OK) {
-        st = finish(m, o, e);
-        if (st == ST_USER)
-            err_prefix(e, "'%s'", path);
+    enum status st = open_once(m, path, k, o, 0, e);
+    if (st == ST_OK && m->info.sharing == SHARING_NONE && has_open_batch(m)) {
+        onnx_free(m->onnx); /* once more, the batch being 1 */
+        m->onnx = NULL;
+        st = open_once(m, path, k, o, 1, e);
     }
     if (st == ST_OK)
         *out = m;
