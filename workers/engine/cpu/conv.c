@@ -251,6 +251,18 @@ static void shifts(const struct conv_args *g, const struct plan *p, uint32_t *of
             *off = off[-(ptrdiff_t)p->taps] + (uint32_t)p->channel;
 }
 
+/* Elements 0, 2, 4.. of two vectors */
+INL vf evens(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return __builtin_shuffle(a, b, (vi){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+#elif defined(__FMA__)
+    return __builtin_shuffle(a, b, (vi){0, 2, 4, 6, 8, 10, 12, 14});
+#else
+    return __builtin_shuffle(a, b, (vi){0, 2, 4, 6});
+#endif
+}
+
 /* One row of a phase: to[i] = padded[i * stride + phase] */
 static void phase_row(const struct conv_args *g, uint32_t n, uint32_t phase, const float *from, float *to)
 {
@@ -262,8 +274,12 @@ static void phase_row(const struct conv_args *g, uint32_t n, uint32_t phase, con
     if (s == 1) {
         memcpy(to + lo, from + first + lo, (size_t)(hi - lo) * sizeof *to);
     } else {
+        int64_t i = lo;
         from += first;
-        for (int64_t i = lo; i < hi; i++)
+        if (s == 2)
+            for (; i + VL < hi; i += VL) /* reads one float beyond the last that it takes: there is a next */
+                store(to + i, evens(load(from + i * 2), load(from + i * 2 + VL)));
+        for (; i < hi; i++)
             to[i] = from[i * s];
     }
     memset(to + hi, 0, (size_t)(n - hi) * sizeof *to);
@@ -293,8 +309,16 @@ static void phase_channel(const struct conv_args *g, const struct plan *p, const
 
 /* Products --------------------------------------------------------------------------------------------------------------------------- */
 
+/* What follows the last of k while a tile is in registers: bias (one of each row), residual (rows like c's), then clipping. NULL: not there. */
+struct ending {
+    const float *bias, *res;
+    size_t ldres;
+    int clips;
+    float lo, hi;
+};
+
 /* c[mr][NR] (+)= chain over kc of w[k][i] * b[k][j] */
-INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first)
+INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first, const struct ending *e)
 {
     vf acc[MR][TV];
 #pragma GCC unroll 14
@@ -317,6 +341,26 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
         w += MR;
         b += NR;
     }
+    if (e && e->bias)
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = acc[i][j] + splat(e->bias[i]);
+    if (e && e->res)
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = acc[i][j] + load(e->res + (size_t)i * e->ldres + j * VL);
+    if (e && e->clips) {
+        vf lo = splat(e->lo), hi = splat(e->hi);
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = clip(acc[i][j], lo, hi);
+    }
 #pragma GCC unroll 14
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 8
@@ -324,11 +368,12 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
             store(c + (size_t)i * ldc + j * VL, acc[i][j]);
 }
 
-typedef void tile_fn(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first);
+typedef void tile_fn(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first, const struct ending *e);
 #define TILE(mr)                                                                                                                 \
-    static __attribute__((noinline)) void tile_##mr(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first) \
+    static __attribute__((noinline)) void tile_##mr(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first, \
+                                                    const struct ending *e)                                                      \
     {                                                                                                                            \
-        tile(mr, kc, w, b, c, ldc, first);                                                                                       \
+        tile(mr, kc, w, b, c, ldc, first, e);                                                                                    \
     }
 TILE(1) TILE(2)
 #if ISA_LEVEL >= 2
@@ -347,12 +392,19 @@ static tile_fn *const tiles[MR + 1] = {
 #endif
 };
 
+INL void copy_row(float *to, const float *from)
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < TV; j++)
+        store(to + j * VL, load(from + j * VL));
+}
+
 /* to[k][0..n) = from[off[k]..), for all k; exactly n floats of each row are written */
 static void copy_columns(uint32_t kc, uint32_t n, const float *from, const uint32_t *off, float *to)
 {
     if (n == NR) {
         for (uint32_t k = 0; k < kc; k++)
-            memcpy(to + (size_t)k * NR, from + off[k], NR * sizeof *to);
+            copy_row(to + (size_t)k * NR, from + off[k]);
         return;
     }
     uint32_t j = 0;
@@ -376,23 +428,46 @@ static void copy_columns(uint32_t kc, uint32_t n, const float *from, const uint3
     }
 }
 
-/* Pixels q0.. (n of them, over images) of a block of k. */
-static void pack_panel(const struct conv_args *g, const struct plan *p, const float *planes, const uint32_t *off, uint32_t kc, size_t q0,
-                       uint32_t n, float *to)
+/* From one panel to the next: a line more than it holds, so that the same row of all panels does not fall into one set of the cache. */
+INL size_t panel_step(uint32_t kc)
 {
-    if (n < NR)
-        memset(to, 0, sizeof *to * NR * kc);
-    for (uint32_t j = 0; j < n;) {
-        size_t image = (q0 + j) / p->out, i = (q0 + j) % p->out, left = p->row - i % p->row;
-        uint32_t m = n - j < left ? n - j : (uint32_t)left;
-        copy_columns(kc, m, planes + image * p->image + pixel_at(g, p, i), off, to + j);
-        j += m;
+    return ((size_t)kc + 1) * NR;
+}
+
+/* m pixels that lie behind each other, the first of them pixel j of the block. Whole panels are filled row by row of k, so that each input row is
+   read once from its beginning to its end. */
+static void pack_run(uint32_t kc, size_t j, size_t m, const float *from, const uint32_t *off, float *panels)
+{
+    size_t head = (NR - j % NR) % NR;
+    head = head < m ? head : m;
+    if (head)
+        copy_columns(kc, (uint32_t)head, from, off, panels + j / NR * panel_step(kc) + j % NR);
+    j += head, m -= head, from += head;
+    size_t whole = m / NR;
+    float *to = panels + j / NR * panel_step(kc);
+    for (uint32_t k = 0; whole && k < kc; k++)
+        for (size_t i = 0; i < whole; i++)
+            copy_row(to + i * panel_step(kc) + (size_t)k * NR, from + off[k] + i * NR);
+    if (m % NR)
+        copy_columns(kc, (uint32_t)(m % NR), from + whole * NR, off, to + whole * panel_step(kc));
+}
+
+/* Pixels q0 to q1 (over images) of a block of k, as panels. */
+static void pack_pixels(const struct conv_args *g, const struct plan *p, const float *planes, const uint32_t *off, uint32_t kc, size_t q0, size_t q1,
+                        float *panels)
+{
+    if ((q1 - q0) % NR)
+        memset(panels + (q1 - q0) / NR * panel_step(kc), 0, sizeof *panels * NR * kc);
+    for (size_t q = q0; q < q1;) {
+        size_t image = q / p->out, i = q % p->out, left = p->row - i % p->row, m = q1 - q < left ? q1 - q : left;
+        pack_run(kc, q - q0, m, planes + image * p->image + pixel_at(g, p, i), off, panels);
+        q += m;
     }
 }
 
-/* Copies n pixels from q0 on between a tile and the output: they may lie in several images. One of in and out is NULL. */
+/* Copies n pixels from q0 on between a tile (rows of `width`) and the output: they may lie in several images. One of in and out is NULL. */
 static void move_tile(const struct conv_args *g, const struct plan *p, const float *in, float *out, size_t q0, uint32_t n, uint32_t mr,
-                      float *edge)
+                      float *edge, uint32_t width)
 {
     size_t image_step = (size_t)g->groups * g->oc * p->out;
     for (uint32_t j = 0; j < n;) {
@@ -401,9 +476,9 @@ static void move_tile(const struct conv_args *g, const struct plan *p, const flo
         for (uint32_t r = 0; r < mr; r++) {
             size_t home = image * image_step + r * p->out + i;
             if (out)
-                memcpy(out + home, edge + r * NR + j, m * sizeof *edge);
+                memcpy(out + home, edge + r * width + j, m * sizeof *edge);
             else
-                memcpy(edge + r * NR + j, in + home, m * sizeof *edge);
+                memcpy(edge + r * width + j, in + home, m * sizeof *edge);
         }
         j += m;
     }
@@ -414,35 +489,81 @@ struct block {
     size_t q0; /* first pixel of the panel */
     uint32_t n;
     const float *panel;
+    size_t shift; /* of the first pixel in the output, from the group's first channel in the first image */
+    int whole;    /* NR pixels that lie behind each other in the output */
 };
 
-/* One tile over one block of k. `y` and `res` are those of the group's first channel and the first image. */
+/* One tile over one block of k: output channels r0 .. r0 + mr. y, res and bias are the group's first. */
 static void conv_tile(const struct conv_args *g, const struct plan *p, const struct block *b, uint32_t r0, uint32_t mr, const float *w,
                       const float *bias, const float *res, float *y)
 {
     _Alignas(64) float edge[MR * NR], add[MR * NR];
-    size_t image = b->q0 / p->out, i = b->q0 % p->out, shift = image * g->groups * g->oc * p->out + r0 * p->out + i;
-    int whole = b->n == NR && i + NR <= p->out, last = b->k0 + b->kc == p->k;
-    float *c = whole ? y + shift : edge;
-    size_t ldc = whole ? p->out : NR;
-    if (!whole && b->k0 > 0) {
+    int last = b->k0 + b->kc == p->k;
+    size_t shift = b->shift + r0 * p->out, ldc = b->whole ? p->out : NR;
+    float *c = b->whole ? y + shift : edge;
+    if (!b->whole && b->k0 > 0) {
         memset(edge, 0, sizeof edge);
-        move_tile(g, p, y + r0 * p->out, NULL, b->q0, b->n, mr, edge);
+        move_tile(g, p, y + r0 * p->out, NULL, b->q0, b->n, mr, edge, NR);
     }
-    tiles[mr](b->kc, w + (size_t)b->k0 * MR, b->panel, c, ldc, b->k0 == 0);
-    if (last && (bias || res || g->act != CONV_ACT_NONE)) {
-        size_t ldr = whole ? p->out : NR;
-        const float *from = res ? res + shift : NULL;
-        if (res && !whole) {
+    struct ending end = {.bias = bias ? bias + r0 : NULL, .clips = g->act == CONV_ACT_RELU || g->act == CONV_ACT_CLIP, .hi = __builtin_inff()};
+    if (g->act == CONV_ACT_CLIP)
+        end.lo = g->a, end.hi = g->b;
+    if (last && res) {
+        end.res = res + shift, end.ldres = p->out;
+        if (!b->whole) {
             memset(add, 0, sizeof add);
-            move_tile(g, p, res + r0 * p->out, NULL, b->q0, b->n, mr, add);
-            from = add;
+            move_tile(g, p, res + r0 * p->out, NULL, b->q0, b->n, mr, add, NR);
+            end.res = add, end.ldres = NR;
         }
-        for (uint32_t r = 0; r < mr; r++)
-            finish(g, NR, c + r * ldc, bias ? bias + r0 + r : NULL, from ? from + r * ldr : NULL, c + r * ldc);
     }
-    if (!whole)
-        move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge);
+    tiles[mr](b->kc, w + (size_t)b->k0 * MR, b->panel, c, ldc, b->k0 == 0, last ? &end : NULL);
+    if (last && g->act != CONV_ACT_NONE && !end.clips)
+        for (uint32_t r = 0; r < mr; r++)
+            finish(g, NR, c + r * ldc, NULL, NULL, c + r * ldc);
+    if (!b->whole)
+        move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge, NR);
+}
+
+/* The last pixels of a block, if they fill no more than one vector: two tiles of channels at once, one vector wide. c is [2 * MR][VL]. */
+static __attribute__((noinline)) void thin_tile(uint32_t kc, const float *w0, const float *w1, const float *b, float *c, int first)
+{
+    vf acc[2 * MR];
+#pragma GCC unroll 28
+    for (int i = 0; i < 2 * MR; i++)
+        acc[i] = first ? (vf){0} : load(c + i * VL);
+    for (uint32_t k = 0; k < kc; k++, w0 += MR, w1 += MR, b += NR) {
+        vf x = load(b);
+#pragma GCC unroll 14
+        for (int i = 0; i < MR; i++) {
+            acc[i] = mul_add(splat(w0[i]), x, acc[i]);
+            acc[MR + i] = mul_add(splat(w1[i]), x, acc[MR + i]);
+        }
+    }
+#pragma GCC unroll 28
+    for (int i = 0; i < 2 * MR; i++)
+        store(c + i * VL, acc[i]);
+}
+
+/* Channels r0 .. r1 are one tile, r1 .. r2 the next. */
+static void conv_thin(const struct conv_args *g, const struct plan *p, const struct block *b, const uint32_t r[3], const float *w, const float *bias,
+                      const float *res, float *y)
+{
+    _Alignas(64) float c[2 * MR * VL], add[2 * MR * VL];
+    int last = b->k0 + b->kc == p->k;
+    if (b->k0 > 0) {
+        memset(c, 0, sizeof c);
+        for (int t = 0; t < 2; t++)
+            move_tile(g, p, y + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], c + t * MR * VL, VL);
+    }
+    thin_tile(b->kc, w + (size_t)b->k0 * MR, w + ((size_t)p->k + b->k0) * MR, b->panel, c, b->k0 == 0);
+    for (int t = 0; t < 2; t++) {
+        float *at = c + t * MR * VL, *more = add + t * MR * VL;
+        if (last && res)
+            move_tile(g, p, res + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], more, VL);
+        for (uint32_t i = r[t]; last && i < r[t + 1]; i++, at += VL, more += VL)
+            finish(g, b->n, at, bias ? bias + i : NULL, res ? more : NULL, at);
+        move_tile(g, p, NULL, y + r[t] * p->out, b->q0, b->n, r[t + 1] - r[t], c + t * MR * VL, VL);
+    }
 }
 
 static uint32_t tiles_of(uint32_t oc)
@@ -450,20 +571,39 @@ static uint32_t tiles_of(uint32_t oc)
     return (oc + MR - 1) / MR;
 }
 
+/* Tiles of nearly equal height: the first channel of tile t. */
+static uint32_t tile_row(uint32_t oc, uint32_t n_tiles, uint32_t t)
+{
+    uint32_t each = oc / n_tiles, more = oc % n_tiles;
+    return t * each + (t < more ? t : more);
+}
+
 /* All output channels of a group, for the panels of a block of pixels and one block of k. A block of weights stays in the second-level
    cache while the panels pass, a panel in the first. */
 static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t k0, uint32_t kc, size_t q0, size_t q1, const float *panels,
                        const float *packed, const float *bias, const float *res, float *y)
 {
-    uint32_t n_tiles = tiles_of(g->oc), step = OC_BLOCK / MR;
+    uint32_t n_tiles = tiles_of(g->oc), step = OC_BLOCK / MR, each = g->oc / n_tiles, more = g->oc % n_tiles;
     for (uint32_t t0 = 0; t0 < n_tiles; t0 += step) {
-        uint32_t t1 = t0 + step < n_tiles ? t0 + step : n_tiles;
+        uint32_t t1 = t0 + step < n_tiles ? t0 + step : n_tiles, r0 = tile_row(g->oc, n_tiles, t0);
         struct block b = {.k0 = k0, .kc = kc, .panel = panels};
-        for (b.q0 = q0; b.q0 < q1; b.q0 += NR, b.panel += (size_t)kc * NR) {
+        for (b.q0 = q0; b.q0 < q1; b.q0 += NR, b.panel += panel_step(kc)) {
+            size_t image = b.q0 / p->out, i = b.q0 - image * p->out;
             b.n = q1 - b.q0 < NR ? (uint32_t)(q1 - b.q0) : NR;
-            for (uint32_t t = t0; t < t1; t++) {
-                uint32_t r0 = (uint32_t)((uint64_t)g->oc * t / n_tiles), r1 = (uint32_t)((uint64_t)g->oc * (t + 1) / n_tiles);
-                conv_tile(g, p, &b, r0, r1 - r0, packed + (size_t)t * p->k * MR, bias, res, y);
+            b.whole = b.n == NR && i + NR <= p->out;
+            b.shift = image * g->groups * g->oc * p->out + i;
+            uint32_t r[3] = {r0};
+            for (uint32_t t = t0; t < t1; t++, r[0] = r[1]) {
+                const float *w = packed + (size_t)t * p->k * MR;
+                r[1] = r[0] + each + (t < more);
+                if (b.n <= VL && t + 1 < t1) {
+                    t++;
+                    r[2] = r[1] + each + (t < more);
+                    conv_thin(g, p, &b, r, w, bias, res, y);
+                    r[1] = r[2];
+                } else {
+                    conv_tile(g, p, &b, r[0], r[1] - r[0], w, bias, res, y);
+                }
             }
         }
     }
@@ -476,7 +616,7 @@ static size_t round16(size_t n)
 
 static size_t panels_floats(const struct plan *p)
 {
-    return (size_t)PANELS * NR * (p->k < KC ? p->k : KC);
+    return PANELS * panel_step(p->k < KC ? p->k : KC);
 }
 
 static void dense(const struct conv_args *g, const struct plan *p)
@@ -497,9 +637,7 @@ static void dense(const struct conv_args *g, const struct plan *p)
                 size_t q1 = q0 + PANELS * NR < all ? q0 + PANELS * NR : all;
                 for (uint32_t k0 = 0; k0 < p->k; k0 += KC) {
                     uint32_t kc = p->k - k0 < KC ? p->k - k0 : KC;
-                    float *to = panels;
-                    for (size_t q = q0; q < q1; q += NR, to += (size_t)kc * NR)
-                        pack_panel(g, p, from, off + k0, kc, q, q1 - q < NR ? (uint32_t)(q1 - q) : NR, to);
+                    pack_pixels(g, p, from, off + k0, kc, q0, q1, panels);
                     conv_block(g, p, k0, kc, q0, q1, panels, g->packed + (size_t)group * tiles_of(g->oc) * p->k * MR,
                                g->bias ? g->bias + (size_t)group * g->oc : NULL, g->res ? g->res + shift : NULL, g->y + shift);
                 }
@@ -616,7 +754,7 @@ static void conv_pack(const struct conv_args *g, const float *w, float *packed)
     uint32_t n_tiles = tiles_of(g->oc);
     for (uint32_t group = 0; group < g->groups; group++)
         for (uint32_t t = 0; t < n_tiles; t++, packed += k * MR) {
-            uint32_t r0 = (uint32_t)((uint64_t)g->oc * t / n_tiles), r1 = (uint32_t)((uint64_t)g->oc * (t + 1) / n_tiles);
+            uint32_t r0 = tile_row(g->oc, n_tiles, t), r1 = tile_row(g->oc, n_tiles, t + 1);
             memset(packed, 0, k * MR * sizeof *packed);
             for (uint32_t r = r0; r < r1; r++)
                 for (size_t i = 0; i < k; i++)
