@@ -57,28 +57,52 @@ static int begins(const char *text, size_t len, const char *with)
 
 /* Paths ---------------------------------------------------------------------------------------------------------------------------- */
 
+/* Takes "." and "x/.." out of a relative path. 0: it leads out. */
+static int straighten(char *path)
+{
+    char *to = path;
+    for (char *name = path, *next; name; name = next) {
+        next = strchr(name, '/');
+        size_t n = next ? (size_t)(next++ - name) : strlen(name);
+        if (n == 0 || (n == 1 && *name == '.'))
+            continue;
+        if (n == 2 && name[0] == '.' && name[1] == '.') {
+            if (to == path)
+                return 0;
+            while (to > path && *--to != '/')
+                ;
+            continue;
+        }
+        if (to > path)
+            *to++ = '/';
+        memmove(to, name, n);
+        to += n;
+    }
+    *to = '\0';
+    return 1;
+}
+
 /* For kernels, and sandboxes, without openat2: no links at all */
 static int walk(int folder, char *path)
 {
+    if (*path == '/' || !straighten(path)) {
+        errno = EXDEV;
+        return -1;
+    }
     int at = folder;
     for (char *name = path, *next; at >= 0; name = next) {
-        while (*name == '/')
-            name++;
         next = strchr(name, '/');
         if (next)
             *next++ = '\0';
-        if (strcmp(name, "..") == 0 || *path == '/' || !*name) {
-            errno = *name ? EXDEV : ENOENT;
-            if (at != folder)
-                close(at);
-            return -1;
-        }
+        struct stat st;
         int flags = next ? O_PATH | O_DIRECTORY : O_RDONLY | O_NONBLOCK | O_NOCTTY;
-        int fd = openat(at, name, flags | O_CLOEXEC | O_NOFOLLOW);
+        int fd = openat(at, *name ? name : ".", flags | O_CLOEXEC | O_NOFOLLOW);
         int why = errno;
+        if (fd < 0 && fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+            why = EXDEV;
         if (at != folder)
             close(at);
-        errno = why == ELOOP ? EXDEV : why;
+        errno = why;
         at = fd;
         if (!next)
             break;
