@@ -72,7 +72,7 @@ static enum status read_names(struct sweep *s, struct folder *f, struct err *e)
     if (it)
         extent_iter_close(it);
     apply_read_end(s->d->apply);
-    if (st == ST_END)
+    if (st == ST_END && f->named_count)
         qsort(f->named, f->named_count, sizeof *f->named, by_name);
     return st == ST_END ? ST_OK : st;
 }
