@@ -108,7 +108,7 @@ SRC_worker := workers/link.c workers/outbox.c workers/pipeline/read.c workers/pi
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c \
               daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
               daemon/publish.c daemon/sweep.c daemon/local.c daemon/local_ended.c daemon/guard.c daemon/owner.c daemon/main.c
-SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/progress.c client/follow.c \
+SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
               client/results.c client/control.c client/workers.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c
 

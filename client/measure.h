@@ -25,4 +25,7 @@ double measure_peak(const char *isa, uint32_t lanes, double seconds);
 MUST_USE enum status measure_speed(const struct model *m, const struct tokens *t, uint32_t lanes, uint32_t micro_batch, uint32_t micro_batch_tokens,
                                    double seconds, struct speed *out, struct err *e);
 
+/* A model of arrays, on made-up ones: open sizes of its inputs are open_size. ST_USER: such do not go through it. */
+MUST_USE enum status measure_arrays(const struct model *m, int64_t open_size, uint32_t lanes, double seconds, struct speed *out, struct err *e);
+
 #endif

@@ -11,7 +11,7 @@
 #include "workers/engine/precision.h"
 #include "workers/text/tokenizer.h"
 
-static uint64_t lanes, seconds_ms = 2000;
+static uint64_t lanes, seconds_ms = 2000, open_size = 64;
 static const char *task_word, *precision_word;
 
 /* The model as a job with these flags would have it. */
@@ -39,14 +39,14 @@ static json_t *inspect_json(const struct model_info *m, uint32_t vocabulary)
 static void print_gives(const struct model_info *m)
 {
     switch (m->kind) {
-    case TASK_EMBED: print_field("gives", "%u floats a text: %s pooling%s", m->dims, m->pooling, m->normalize ? ", scaled to length 1" : ""); break;
+    case TASK_EMBED: print_field("gives", "%u floats a %s%s%s%s", m->dims, m->arrays ? "record" : "text: ", m->pooling, m->arrays ? "" : " pooling", m->normalize ? ", scaled to length 1" : ""); break;
     case TASK_CLASSIFY:
     case TASK_TOKENS:
         print_field("gives", "scores (%s) of %u label%s for each %s: %s", m->scoring, m->labels, m->labels == 1 ? "" : "s",
-                    m->kind == TASK_TOKENS ? "token" : "text", m->label_names);
+                    m->kind == TASK_TOKENS ? "token" : m->arrays ? "record" : "text", m->label_names);
         break;
     case TASK_FILL_MASK: print_field("gives", "the %u likeliest tokens for each %s in a text (--top-k)", m->dims, m->mask_token); break;
-    case TASK_OUTPUTS: print_field("gives", "its outputs, as they are"); break;
+    case TASK_OUTPUTS: print_field("gives", "%s", m->outputs); break;
     case TASKS: break;
     }
 }
@@ -78,7 +78,9 @@ static int run_inspect(int operand_count, char **operands)
     print_field("size", "%s parameters, %s in %u files", units_count(a, (double)m.parameters), units_bytes(b, m.digest.size_bytes), m.digest.files);
     if (m.layers)
         print_field("shape", "%u layers, hidden %u, %u heads, feed-forward %u, vocabulary %s", m.layers, m.hidden, m.heads, m.ffn, units_count(a, m.vocab));
-    if (!m.arrays)
+    if (m.arrays)
+        print_field("takes", "%s", m.inputs);
+    else
         print_field("text", "at most %u tokens, %u of them special; longer texts are cut (--on-long)", m.max_tokens, special);
     print_gives(&m);
     print_field("ops", "%s", m.ops);
@@ -143,25 +145,47 @@ static enum status bench_lanes(const struct model *m, const struct tokens *token
     return ST_OK;
 }
 
-static enum status bench_precision(const char *dir, const char *precision, const struct tokenizer *t, uint32_t most, struct err *e)
+static enum status bench_arrays(const struct model *m, uint32_t n, struct err *e)
+{
+    const struct model_info *i = model_info(m);
+    struct speed speed;
+    char a[UNITS_MAX];
+    TRY(measure_arrays(m, (int64_t)open_size, n, (double)seconds_ms / 1000, &speed, e));
+    if (common.json)
+        print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:f}", "model", i->name, "task", i->task, "precision", i->precision, "isa", i->isa, "lanes", (json_int_t)n,
+                             "records_per_s", speed.records_per_s));
+    else
+        print_field(i->precision, "%u lane%s: %s", n, n == 1 ? "" : "s", units_rate(a, speed.records_per_s));
+    fflush(stdout);
+    return ST_OK;
+}
+
+static enum status bench_precision(const char *dir, const char *precision, uint32_t most, struct err *e)
 {
     struct model *m = NULL;
+    struct tokenizer *t = NULL;
     struct model_opts o = wanted();
     struct tokens tokens = {0};
     o.precision = precision;
     TRY(model_open(dir, &o, &m, e));
     const struct model_info *i = model_info(m);
-    model_set_mask(m, tokenizer_id(t, i->mask_token));
-    enum status st = generate(t, i->max_tokens, i->mask_token, &tokens, e);
-    if (st == ST_OK && !common.json)
+    enum status st = i->arrays ? ST_OK : open_tokenizer(dir, &t, e);
+    if (st == ST_OK && t) {
+        model_set_mask(m, tokenizer_id(t, i->mask_token));
+        st = generate(t, i->max_tokens, i->mask_token, &tokens, e);
+    }
+    if (st == ST_OK && !common.json && i->arrays)
+        print_field("model", "%s, to %s, %s, %s kernels; made-up %s", i->name, i->task, i->precision, i->isa, i->inputs);
+    else if (st == ST_OK && !common.json)
         print_field("model", "%s, to %s, %s, %s kernels; texts of 4 to 60 words, %.1f tokens each", i->name, i->task, i->precision, i->isa,
                     (double)tokens.total / (double)tokens.count);
     for (uint32_t n = 1; st == ST_OK; n = n * 2 < most ? n * 2 : most) { /* 1, 2, 4 ... and all */
-        st = bench_lanes(m, &tokens, n, e);
+        st = i->arrays ? bench_arrays(m, n, e) : bench_lanes(m, &tokens, n, e);
         if (n == most)
             break;
     }
     tokens_release(&tokens);
+    tokenizer_free(t);
     model_free(m);
     return st;
 }
@@ -169,15 +193,13 @@ static enum status bench_precision(const char *dir, const char *precision, const
 static int run_bench(int operand_count, char **operands)
 {
     (void)operand_count;
-    struct tokenizer *t = NULL;
     struct err e;
     uint32_t most = lanes ? (uint32_t)(lanes < 4096 ? lanes : 4096) : host_processors();
-    enum status st = open_tokenizer(operands[0], &t, &e);
-    if (st == ST_OK && precision_word)
-        st = bench_precision(operands[0], precision_word, t, most, &e);
+    enum status st = ST_OK;
+    if (precision_word)
+        st = bench_precision(operands[0], precision_word, most, &e);
     for (int i = 0; st == ST_OK && !precision_word && precision_words[i]; i++)
-        st = bench_precision(operands[0], precision_words[i], t, most, &e);
-    tokenizer_free(t);
+        st = bench_precision(operands[0], precision_words[i], most, &e);
     return st == ST_OK ? EXIT_DONE : fail(&e);
 }
 
@@ -200,6 +222,7 @@ const struct command command_model_inspect = {.name = "model inspect", .group = 
 static const struct opt bench_opts[] = {
     {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "up to so many cores at once (default: all)"},
     {.name = "seconds", .type = OPT_DURATION, .value = &seconds_ms, .arg = "TIME", .help = "for each number of lanes (default: 2s)"},
+    {.name = "size", .type = OPT_NUMBER, .value = &open_size, .arg = "N", .help = "what open sizes of a model's arrays are (default: 64)"},
     {.name = "precision", .type = OPT_TEXT, .value = &precision_word, .arg = "WORD", .help = "only this one (default: all that there are)"},
     ROW_TASK,
     ROW_JSON,

@@ -163,12 +163,28 @@ static int has_tokenizer(const char *folder)
     return has;
 }
 
+static void describe_ports(char *to, size_t cap, const struct port *p, uint32_t count)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < count && n < cap; i++) {
+        n += (size_t)snprintf(to + n, cap - n, "%s%s %s[", i ? ", " : "", p[i].name, dtype_name(p[i].dtype));
+        for (int k = 0; k < p[i].rank && n < cap; k++)
+            n += (size_t)(p[i].dims[k] < 0 ? snprintf(to + n, cap - n, "%sany", k ? ", " : "") : snprintf(to + n, cap - n, "%s%lld", k ? ", " : "", (long long)p[i].dims[k]));
+        if (n < cap)
+            n += (size_t)snprintf(to + n, cap - n, p[i].rank < 0 ? "...]" : "]");
+    }
+}
+
 static void describe_graph(struct model_info *i, const struct graph_model_info *g)
 {
     static const char *const of_texts[] = {"texts go one by one", "texts of one length share a run", "texts are packed"};
     static const char *const of_arrays[] = {"records go one by one", "records of equal sizes share a run", ""};
     snprintf(i->architecture, sizeof i->architecture, "onnx");
     snprintf(i->ops, sizeof i->ops, "%u nodes, %u as they run; %s", g->nodes, g->ops, (g->text ? of_texts : of_arrays)[g->sharing]);
+    if (!g->text) {
+        describe_ports(i->inputs, sizeof i->inputs, g->in, g->n_in);
+        describe_ports(i->outputs, sizeof i->outputs, g->out, g->n_out);
+    }
     i->parameters = g->parameters;
     i->weight_bytes = g->weight_bytes;
     for (uint32_t k = 0; k < g->n_in; k++)

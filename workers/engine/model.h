@@ -44,6 +44,7 @@ struct model_info {
     uint32_t token_types;   /* 0 or 1: it does not tell the texts of a pair apart by types */
     uint32_t max_tokens;    /* special tokens included: what the model (or sentence_bert_config.json) allows */
     uint32_t dims;          /* numbers in one row of the first output: floats of an embedding, labels, or tokens for a mask */
+    char inputs[256], outputs[256]; /* of a model of arrays: "pixel_values float32[3, 224, 224]" */
     int arrays;             /* 1: takes arrays (model_infer_arrays), not texts: there is no tokenizer */
     int per_token;          /* 1: an item has as many rows as tokens or masks; else one */
     struct model_digest digest;

@@ -142,7 +142,8 @@ static enum status read_config(const char *folder, enum task task, uint32_t widt
             TRY(modules_read(folder, c, &found, e));
         snprintf(c->mask_token, sizeof c->mask_token, "[MASK]");
     }
-    c->hidden = width;
+    if (task == TASK_EMBED)
+        c->hidden = width;
     if (fill && c->max_tokens > fill)
         c->max_tokens = fill;
     if ((task == TASK_CLASSIFY || task == TASK_TOKENS) && c->label_count != width) {

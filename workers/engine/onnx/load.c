@@ -183,6 +183,8 @@ static enum status fill_attr(struct load *l, const Onnx__AttributeProto *p, cons
             if (!tensor)
                 return err_set(e, ST_USER, "holds no tensor");
             TRY(onnx_tensor(tensor, &l->external, &a->tensors[a->count], e));
+            l->out->parameters += (uint64_t)tensor_count(&a->tensors[a->count]);
+            l->out->weight_bytes += a->tensors[a->count].buffer->bytes;
         }
         return ST_OK;
     }
