@@ -44,42 +44,47 @@ int acts_params(const struct acts *f)
     return 0;
 }
 
-static float clip(float x, float lo, float hi)
-{
-    x = x > lo ? x : lo;
-    return x < hi ? x : hi;
-}
-
+/* The others. */
 static float one(const struct acts *f, float x)
 {
-    double d = (double)x;
     switch (f->kind) {
-    case ACTS_RELU: return x > 0 ? x : 0;
-    case ACTS_TANH: return (float)tanh(d);
-    case ACTS_SIGMOID: return (float)(1 / (1 + exp(-d)));
     case ACTS_AFFINE: return x * f->a + f->b;
-    case ACTS_LEAKY: return x < 0 ? x * f->a : x;
     case ACTS_THRESHOLDED: return x > f->a ? x : 0;
-    case ACTS_SCALED_TANH: return (float)((double)f->a * tanh((double)f->b * d));
-    case ACTS_HARD_SIGMOID: return clip(x * f->a + f->b, 0, 1);
-    case ACTS_ELU: return x < 0 ? (float)((double)f->a * expm1(d)) : x;
+    case ACTS_SCALED_TANH: return (float)((double)f->a * tanh((double)f->b * (double)x));
     case ACTS_SOFTSIGN: return x / (1 + fabsf(x));
-    case ACTS_SOFTPLUS: return (float)(d > 0 ? d + log1p(exp(-d)) : log1p(exp(d)));
-    case ACTS_CLIP: return clip(x, f->a, f->b);
-    case ACTS_HARD_SWISH: return x * clip(x * f->a + f->b, 0, 1);
-    case ACTS_GELU: return (float)(0.5 * d * (1 + erf(d * 0.70710678118654752440)));
-    case ACTS_GELU_TANH: return (float)(0.5 * d * (1 + tanh(0.79788456080286535588 * (d + 0.044715 * d * d * d))));
-    case ACTS_QUICK_GELU: return (float)(d / (1 + exp(-(double)f->a * d)));
-    case ACTS_NONE: break;
+    default: break;
     }
     return x;
 }
 
+/* Those that the kernels have; ACTS: none. */
+static enum act fast(enum acts_kind kind)
+{
+    switch (kind) {
+    case ACTS_RELU: return ACT_RELU;
+    case ACTS_TANH: return ACT_TANH;
+    case ACTS_SIGMOID: return ACT_SIGMOID;
+    case ACTS_LEAKY: return ACT_LEAKY_RELU;
+    case ACTS_HARD_SIGMOID: return ACT_HARD_SIGMOID;
+    case ACTS_ELU: return ACT_ELU;
+    case ACTS_SOFTPLUS: return ACT_SOFTPLUS;
+    case ACTS_CLIP: return ACT_CLIP;
+    case ACTS_HARD_SWISH: return ACT_HARD_SWISH;
+    case ACTS_GELU: return ACT_GELU;
+    case ACTS_GELU_TANH: return ACT_GELU_TANH;
+    case ACTS_QUICK_GELU: return ACT_QUICK_GELU;
+    default: return ACTS;
+    }
+}
+
 void acts_run(const struct acts *f, const struct kernels *k, size_t n, float *x)
 {
-    (void)k;
     if (f->kind == ACTS_NONE)
         return;
+    if (fast(f->kind) != ACTS) {
+        k->vec.map(fast(f->kind), f->a, f->b, n, x, x);
+        return;
+    }
     for (size_t i = 0; i < n; i++)
         x[i] = one(f, x[i]);
 }

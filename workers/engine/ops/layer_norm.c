@@ -54,7 +54,9 @@ static void normalise(const struct rows *o)
 /* rows through the kernel where it does what is asked */
 static void run_rows(const struct node *n, const struct rows *o)
 {
-    if (!o->rms && o->gamma && o->beta && !o->mean && !o->inverse)
+    if (o->rms && !o->beta && !o->inverse)
+        n->kernels->rms_norm((uint32_t)o->rows, (uint32_t)o->n, o->x, o->n, o->gamma, o->eps, o->y, o->n);
+    else if (!o->rms && !o->mean && !o->inverse)
         n->kernels->norm((uint32_t)o->rows, (uint32_t)o->n, o->x, o->n, o->gamma, o->beta, o->eps, o->y, o->n);
     else
         normalise(o);
@@ -168,11 +170,6 @@ static enum status layer_run(struct run *r, const struct node *n, struct err *e)
     TRY(param(r, run_in(r, 1), count, &o.gamma, e));
     if (n->n_in > 2)
         TRY(param(r, run_in(r, 2), count, &o.beta, e));
-    if (!o.rms && o.gamma && !o.beta) { /* + 0, so that the kernel serves */
-        TRY(run_scratch(r, count * sizeof(float), &spare, e));
-        memset(spare, 0, count * sizeof(float));
-        o.beta = spare;
-    }
     if (y) {
         TRY(wide_f32_out(r, y, &o.y, e));
     } else {
@@ -247,11 +244,6 @@ static enum status skip_run(struct run *r, const struct node *n, struct err *e)
         if (bias)
             for (size_t j = 0; j < count; j++)
                 t[i + j] += bias[j];
-    }
-    if (!o.rms && !o.beta) {
-        TRY(run_scratch(r, count * sizeof(float), &p, e));
-        memset(p, 0, count * sizeof(float));
-        o.beta = p;
     }
     if (sum)
         for (size_t i = 0; i < all; i++)

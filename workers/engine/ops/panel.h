@@ -6,14 +6,10 @@
 
 #include "workers/engine/cpu/kernels.h"
 
-static inline size_t panel_columns(const struct kernels *k, size_t n)
-{
-    return (n + k->nr - 1) / k->nr * k->nr;
-}
 /* Floats of n outputs over k inputs, packed. */
 static inline size_t panel_floats(const struct kernels *k, size_t n, size_t depth)
 {
-    return panel_columns(k, n) * depth;
+    return k->product[PREC_F32].packed_bytes((uint32_t)n, (uint32_t)depth) / sizeof(float);
 }
 /* Weight of output j and input i is w[j * out_step + i * in_step]. */
 void panel_pack(const struct kernels *k, size_t n, size_t depth, const float *w, size_t out_step, size_t in_step, float *packed);

@@ -51,21 +51,6 @@ static int bias_row(const struct sdpa *o, size_t b, size_t h, size_t i, float *t
     return seen;
 }
 
-static void softmax(size_t n, float *x)
-{
-    float max = -INFINITY;
-    double sum = 0;
-    for (size_t j = 0; j < n; j++)
-        max = x[j] > max ? x[j] : max;
-    for (size_t j = 0; j < n; j++) {
-        x[j] = (float)exp((double)x[j] - (double)max);
-        sum += (double)x[j];
-    }
-    float inverse = (float)(1 / sum);
-    for (size_t j = 0; j < n; j++)
-        x[j] *= inverse;
-}
-
 /* The kernel serves where queries and keys are the same tokens in one layout. */
 static int kernel_serves(const struct sdpa *o)
 {
@@ -93,7 +78,7 @@ static void one_by_kernel(const struct kernels *k, const struct sdpa *o, size_t 
             memset(o->out + b * o->out_batch + h * o->out_head + i * o->out_row, 0, o->v_each * sizeof(float));
 }
 
-static void score_row(const struct sdpa *o, size_t b, size_t h, size_t i, float *x, float *bias)
+static void score_row(const struct kernels *k, const struct sdpa *o, size_t b, size_t h, size_t i, float *x, float *bias)
 {
     float *kept = o->scores ? o->scores + ((b * o->heads + h) * o->queries + i) * o->keys : NULL;
     size_t bytes = o->keys * sizeof *x;
@@ -115,7 +100,7 @@ static void score_row(const struct sdpa *o, size_t b, size_t h, size_t i, float 
     if (kept && o->keep == SDPA_KEEP_MASKED)
         memcpy(kept, x, bytes);
     if (seen)
-        softmax(o->keys, x);
+        k->vec.softmax(o->keys, x, x);
     else
         memset(x, 0, bytes);
     if (kept && o->keep == SDPA_KEEP_SOFTMAX)
@@ -128,7 +113,7 @@ static void one(const struct kernels *k, const struct sdpa *o, size_t b, size_t 
         size_t n = o->queries - i0 < QUERIES ? o->queries - i0 : QUERIES;
         panel_gemm(k, n, o->keys, o->each, o->q.p + b * o->q.batch + h * o->q.head + i0 * o->q.row, o->q.row, m->keys, m->scores, o->keys);
         for (size_t i = 0; i < n; i++)
-            score_row(o, b, h, i0 + i, m->scores + i * o->keys, m->bias);
+            score_row(k, o, b, h, i0 + i, m->scores + i * o->keys, m->bias);
         panel_gemm(k, n, o->v_each, o->keys, m->scores, o->keys, m->values, o->out + b * o->out_batch + h * o->out_head + i0 * o->out_row, o->out_row);
     }
 }
