@@ -60,6 +60,11 @@ static void visit(void *arg, const struct sample_record *r)
     }
     if (c->count == SAMPLE)
         return;
+    if (c->local.model.arrays) { /* counted, not measured */
+        c->counts[c->count++] = 0;
+        c->side_bytes += r->record->id_len + r->record->keep_len;
+        return;
+    }
     struct tok_input in = {.text = r->record->text, .len = r->record->text_len, .pair = r->record->pair, .pair_len = r->record->pair_len,
                            .max_tokens = LONGEST_COUNTED};
     c->st = tokenizer_encode_input(c->tokenizer, c->scratch, &in, &tokens, &c->e);
@@ -125,6 +130,9 @@ static void print_sample(struct check *c)
     size_t i;
     if (!c->count) {
         print_field("sample", "no good record among the first %s", units_count(n, (double)c->sample.records));
+    } else if (c->local.model.arrays) {
+        print_field("sample", "%s record%s read; whether they are what the model wants, the first lease shows", units_count(n, (double)c->count),
+                    c->count == 1 ? "" : "s");
     } else {
         qsort(c->counts, c->count, sizeof *c->counts, by_number);
         uint32_t median = c->counts[c->count / 2], longest = c->counts[c->count - 1], limit = c->local.model.max_tokens;
@@ -203,7 +211,7 @@ static enum status measure(struct check *c, struct err *e)
 {
     struct model_opts o = {.precision = c->spec.precision, .task = c->spec.task, .top_k = (uint32_t)c->spec.top_k};
     if (c->local.model.arrays)
-        return ST_OK; /* what records of arrays come to is not measured */
+        return local_sample(&c->local, &c->spec, SAMPLE, 4u << 20, 300, visit, c, &c->sample, e);
     char *folder;
     TRY(model_folder(c->spec.model, &folder, e));
     enum status opened = tokenizer_open(folder, &c->tokenizer, e);
