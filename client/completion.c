@@ -55,8 +55,8 @@ static int bash(void)
           stdout);
     /* options whose argument is a word of a few */
     fputs("    --precision) COMPREPLY=($(compgen -W \"auto f32 bf16 int8\" -- \"$cur\")); return ;;\n"
-          "    --task) COMPREPLY=($(compgen -W \"auto embed classify token-classify fill-mask\" -- \"$cur\")); return ;;\n"
-          "    --format) COMPREPLY=($(compgen -W \"jsonl csv tsv lines\" -- \"$cur\")); return ;;\n"
+          "    --task) COMPREPLY=($(compgen -W \"auto embed classify token-classify fill-mask outputs\" -- \"$cur\")); return ;;\n"
+          "    --format) COMPREPLY=($(compgen -W \"jsonl csv tsv lines images npy\" -- \"$cur\")); return ;;\n"
           "    --output-format) COMPREPLY=($(compgen -W \"jsonl npy\" -- \"$cur\")); return ;;\n"
           "    --floats) COMPREPLY=($(compgen -W \"array base64\" -- \"$cur\")); return ;;\n"
           "    --on-long) COMPREPLY=($(compgen -W \"truncate error\" -- \"$cur\")); return ;;\n"

@@ -14,16 +14,17 @@ _ebb()
     fi
     case $prev in
     --model|--input|--output|--socket) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-    --precision) COMPREPLY=($(compgen -W "auto f32" -- "$cur")); return ;;
-    --format) COMPREPLY=($(compgen -W "jsonl csv tsv lines" -- "$cur")); return ;;
+    --precision) COMPREPLY=($(compgen -W "auto f32 bf16 int8" -- "$cur")); return ;;
+    --task) COMPREPLY=($(compgen -W "auto embed classify token-classify fill-mask outputs" -- "$cur")); return ;;
+    --format) COMPREPLY=($(compgen -W "jsonl csv tsv lines images npy" -- "$cur")); return ;;
     --output-format) COMPREPLY=($(compgen -W "jsonl npy" -- "$cur")); return ;;
     --floats) COMPREPLY=($(compgen -W "array base64" -- "$cur")); return ;;
     --on-long) COMPREPLY=($(compgen -W "truncate error" -- "$cur")); return ;;
     esac
     case $command in
-    "run") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" operand=file ;;
-    "check") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" operand=file ;;
-    "submit") options="--help --name --model --precision --input --format --field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --json" operand=file ;;
+    "run") options="--help --name --model --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" operand=file ;;
+    "check") options="--help --name --model --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" operand=file ;;
+    "submit") options="--help --name --model --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --json" operand=file ;;
     "jobs") options="--help --all --json --socket" operand=none ;;
     "status") options="--help --json --socket" operand=job ;;
     "why") options="--help --json --socket" operand=job ;;
@@ -37,8 +38,9 @@ _ebb()
     "rm") options="--help --force --json --socket" operand=job ;;
     "workers") options="--help --json --socket" operand=none ;;
     "drain") options="--help --all --stay --json --socket" operand=none ;;
-    "model inspect") options="--help --json" operand=file ;;
-    "model bench") options="--help --lanes --seconds --json" operand=file ;;
+    "model inspect") options="--help --task --precision --json" operand=file ;;
+    "model bench") options="--help --lanes --seconds --size --precision --task --json" operand=file ;;
+    "model test") options="--help --constants --symbolic --plain --isa --all --tolerance --json" operand=file ;;
     "doctor") options="--help --json --socket" operand=none ;;
     completion) operand=shell ;;
     help) operand=command ;;
