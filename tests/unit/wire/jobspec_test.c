@@ -350,7 +350,7 @@ static void words_and_ranges(void **state)
     check_says("", NULL);
     check_says("precision: bf16", NULL);
     check_says("precision: f23", "unknown precision 'f23' (did you mean 'f32'); --precision takes auto, f32, bf16 or int8");
-    check_says("task: clasify", "unknown task 'clasify' (did you mean 'classify'); --task takes auto, embed, classify, token-classify or fill-mask");
+    check_says("task: clasify", "unknown task 'clasify' (did you mean 'classify'); --task takes auto, embed, classify, token-classify, fill-mask or outputs");
     check_says("top_k: 0", "--top-k (top_k) is between 1 and 1000, not 0");
     check_says("weight: 1001", "--weight (weight) is between 1 and 1000, not 1001");
     check_says("tuning: {lease: 1ms}", "--lease (tuning.lease) is between 10 ms and 86400 s, not 1 ms");
