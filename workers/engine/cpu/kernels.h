@@ -45,8 +45,10 @@ struct epilogue {
    f32   an element is one chain of fused multiply-adds over k, from zero
    bf16  both operands rounded to bf16 (nearest even). Class x86-bf16-fma: the same chain over the rounded values. Class x86-bf16-dp: the
          processor's own instruction, which takes k in pairs and rounds and flushes in its own way
-   int8  weights symmetric per output, activations symmetric per row, both to -127..127; exact sums; (sum * row's scale) * output's scale */
+   int8  both symmetric, to -127..127: weights with a scale per output, activations per row and block of 128 k; a block's sum is exact and goes,
+         with the row's scale, into one chain over the blocks, from zero; that times the output's scale */
 enum precision { PREC_F32, PREC_BF16, PREC_INT8, PRECISIONS };
+enum { INT8_BLOCK = 128 };
 
 struct gemm_args { /* c = epilogue(a w^T) */
     uint32_t m, n, k;

@@ -4,12 +4,16 @@
 
 #include "workers/engine/cpu/isa.h"
 
+#if defined(EBB_EMULATE) /* SIMDe 0.7.4 has no other name for it */
+#define _mm512_shuffle_f32x4(a, b, imm) simde_mm512_shuffle_f32x4(a, b, imm)
+#endif
+
 enum { SLACK = 16 }; /* the last store of a tile may reach beyond it */
 
 /* VL x VL words change places across the diagonal. */
 INL void transpose(vf r[VL])
 {
-#if defined(EBB_EMULATE)
+#if defined(EBB_EMULATE) && ISA_LEVEL == 2
     float t[VL][VL];
     for (int i = 0; i < VL; i++)
         for (int l = 0; l < VL; l++)
@@ -35,22 +39,34 @@ INL void transpose(vf r[VL])
         r[i] = _mm256_permute2f128_ps(lo, hi, 0x20);
         r[i + 4] = _mm256_permute2f128_ps(lo, hi, 0x31);
     }
-#else
-#pragma GCC unroll 4
-    for (int b = 1; b < VL; b *= 2) {
-        vi low, high; /* of two rows b apart: the lanes without bit b of the one and the other; those with it */
-        for (int l = 0; l < VL; l++) {
-            low[l] = l & b ? VL + l - b : l;
-            high[l] = l & b ? VL + l : l + b;
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < VL; i++)
-            if (!(i & b)) {
-                vf x = r[i], y = r[i + b];
-                r[i] = __builtin_shuffle(x, y, low);
-                r[i + b] = __builtin_shuffle(x, y, high);
-            }
+#elif ISA_LEVEL == 3
+    __m512 t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) { /* each 128-bit lane of r[i + c] now holds column c of four rows and four columns */
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        __m512 a = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88), b = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
+        __m512 d = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88), e = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
+        t[c] = _mm512_shuffle_f32x4(a, d, 0x88);
+        t[4 + c] = _mm512_shuffle_f32x4(b, e, 0x88);
+        t[8 + c] = _mm512_shuffle_f32x4(a, d, 0xdd);
+        t[12 + c] = _mm512_shuffle_f32x4(b, e, 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        r[i] = t[i];
+#else
+    _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
 #endif
 }
 

@@ -33,52 +33,58 @@ WORK vf multiply_add(const enum word w, vf x, vf y, vf acc)
     }
 }
 
-/* What is done with a tile's sums before they leave the registers, after the last block of k. Pointers to the tile's own part. */
-struct last {
-    const float *row_scale, *scale; /* int8: exact sums become numbers */
-    const int32_t *sums;            /* int8 in bytes: 128 times the sum of each output's weights */
-    const float *bias;              /* NULL: none */
-    const float *res;               /* NULL: none */
+/* Activations in int8 have a scale for each row and for each BLOCK of k. */
+enum { BLOCK = INT8_BLOCK };
+
+/* What a tile needs beside its words; pointers to its own part. */
+struct side {
+    int first, last;        /* block of k: sums start from zero; what follows the sum is done before it leaves the registers */
+    const float *row_scale; /* int8: of each block and row: [block][mr] */
+    const int32_t *start;   /* int8 in bytes: -128 times the sum of a block's weights, [block][NR], as activations are 128 too large */
+    const float *scale;     /* int8: of each output */
+    const float *bias;      /* NULL: none */
+    const float *res;       /* NULL: none */
     size_t ldres;
 };
 
-INL void finish_sums(const enum word word, const int mr, const struct last *l, vf acc[MR][TV])
+INL void finish_sums(const enum word word, const int mr, const struct side *s, vf acc[MR][TV])
 {
     if (word == I16 || word == U8)
 #pragma GCC unroll 8
         for (int j = 0; j < TV; j++) {
-            vf scale = load(l->scale + j * VL);
-            vi extra = word == U8 ? (vi)load((const float *)l->sums + j * VL) : (vi){0};
+            vf scale = load(s->scale + j * VL);
 #pragma GCC unroll 14
             for (int i = 0; i < mr; i++)
-                acc[i][j] = __builtin_convertvector((vi)acc[i][j] - extra, vf) * splat(l->row_scale[i]) * scale;
+                acc[i][j] = acc[i][j] * scale;
         }
-    if (l->bias)
+    if (s->bias)
 #pragma GCC unroll 8
         for (int j = 0; j < TV; j++) {
-            vf bias = load(l->bias + j * VL);
+            vf bias = load(s->bias + j * VL);
 #pragma GCC unroll 14
             for (int i = 0; i < mr; i++)
                 acc[i][j] = acc[i][j] + bias;
         }
-    if (l->res)
+    if (s->res)
 #pragma GCC unroll 14
         for (int i = 0; i < mr; i++)
 #pragma GCC unroll 8
             for (int j = 0; j < TV; j++)
-                acc[i][j] = acc[i][j] + load(l->res + (size_t)i * l->ldres + j * VL);
+                acc[i][j] = acc[i][j] + load(s->res + (size_t)i * s->ldres + j * VL);
 }
 
-/* c[mr][NR] (+)= a[kd][mr] b[kd][NR] */
-WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first,
-               const struct last *last)
+/* Sums stay in their registers, in this order: else gcc 12 has all products of a tile ready before it adds the first, and no room for them. */
+#if defined(EBB_EMULATE) || ISA_LEVEL == 1
+#define STAY(acc)
+#else
+#define STAY(acc)                                                                                                                \
+    for (int j = 0; j < TV; j++)                                                                                                 \
+        __asm__ volatile("" : "+v"((acc)[j]));
+#endif
+
+/* acc (+)= a[kd][mr] b[kd][NR] */
+INL void multiply_words(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, vf acc[MR][TV])
 {
-    vf acc[MR][TV];
-#pragma GCC unroll 14
-    for (int i = 0; i < mr; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < TV; j++)
-            acc[i][j] = first ? (vf){0} : load(c + (size_t)i * ldc + j * VL);
     for (uint32_t k = 0; k < kd; k++) {
         vf w[TV];
 #pragma GCC unroll 8
@@ -92,12 +98,15 @@ WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, 
 #pragma GCC unroll 8
             for (int j = 0; j < TV; j++)
                 acc[i][j] = multiply_add(word, x, w[j], acc[i][j]);
+            STAY(acc[i])
         }
         a += mr;
         b += NR;
     }
-    if (last)
-        finish_sums(word, mr, last, acc);
+}
+
+INL void store_tile(const int mr, vf acc[MR][TV], float *c, size_t ldc)
+{
 #pragma GCC unroll 14
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 8
@@ -105,12 +114,73 @@ WORK void tile(const enum word word, const int mr, uint32_t kd, const float *a, 
             store(c + (size_t)i * ldc + j * VL, acc[i][j]);
 }
 
-typedef void packed_tile_fn(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first, const struct last *last);
+/* c[mr][NR] (+)= a[kd][mr] b[kd][NR] */
+WORK void float_tile(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, float *c, size_t ldc,
+                     const struct side *s)
+{
+    vf acc[MR][TV];
+#pragma GCC unroll 14
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < TV; j++)
+            acc[i][j] = s->first ? (vf){0} : load(c + (size_t)i * ldc + j * VL);
+    multiply_words(word, mr, kd, a, b, acc);
+    if (s->last)
+        finish_sums(word, mr, s, acc);
+    store_tile(mr, acc, c, ldc);
+}
+
+/* The same over exact sums of BLOCKs, each of which goes into c with the row's scale of that block. */
+WORK void exact_tile(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, float *c, size_t ldc,
+                     const struct side *s)
+{
+    const uint32_t block = word == U8 ? BLOCK / 4 : BLOCK / 2;
+    const float *scale = s->row_scale;
+    const int32_t *start = s->start;
+    uint32_t k = 0;
+    int first = s->first;
+    do { /* once where there is no k */
+        uint32_t n = kd - k < block ? kd - k : block;
+        vf acc[MR][TV];
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = word == U8 ? load((const float *)start + j * VL) : (vf){0};
+        multiply_words(word, mr, n, a, b, acc);
+        k += n;
+        a += n * (uint32_t)mr;
+        b += n * NR;
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++) {
+                vf before = first ? (vf){0} : load(c + (size_t)i * ldc + j * VL);
+                acc[i][j] = mul_add(__builtin_convertvector((vi)acc[i][j], vf), splat(scale[i]), before);
+            }
+        if (s->last && k == kd)
+            finish_sums(word, mr, s, acc);
+        store_tile(mr, acc, c, ldc);
+        scale += mr;
+        start += word == U8 ? NR : 0;
+        first = 0;
+    } while (k < kd);
+}
+
+INL void tile(const enum word word, const int mr, uint32_t kd, const float *a, const float *b, float *c, size_t ldc, const struct side *s)
+{
+    if (word == I16 || word == U8)
+        exact_tile(word, mr, kd, a, b, c, ldc, s);
+    else
+        float_tile(word, mr, kd, a, b, c, ldc, s);
+}
+
+typedef void packed_tile_fn(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, const struct side *s);
 #define TILE(word, mr)                                                                                                           \
-    static __attribute__((noinline)) void word##_##mr(uint32_t kd, const float *a, const float *b, float *c, size_t ldc, int first, \
-                                                      const struct last *last)                                                   \
+    static __attribute__((noinline)) void word##_##mr(uint32_t kd, const float *a, const float *b, float *c, size_t ldc,         \
+                                                      const struct side *s)                                                      \
     {                                                                                                                            \
-        tile(word, mr, kd, a, b, c, ldc, first, last);                                                                           \
+        tile(word, mr, kd, a, b, c, ldc, s);                                                                                     \
     }
 #if ISA_LEVEL == 3
 #define EACH_MR(X, w) X(w, 1) X(w, 2) X(w, 3) X(w, 4) X(w, 5) X(w, 6) X(w, 7) X(w, 8) X(w, 9) X(w, 10) X(w, 11) X(w, 12) X(w, 13) X(w, 14)
@@ -206,7 +276,7 @@ static void bf16_row(uint32_t k, const float *x, float *out)
     }
 }
 
-/* The largest |x| of a row; NaN where one of it is no number. Below 1e-30 a row counts as zeros. */
+/* The largest |x| of a block; NaN where one of it is no number. Below 1e-30 a block counts as zeros. */
 static float row_magnitude(uint32_t k, const float *x)
 {
     struct v16 top = zero16(), odd = zero16();
@@ -257,13 +327,19 @@ struct work {
     size_t a_col;           /* of f32: elements of a row of a lie so far apart */
     const char *panels;     /* of the columns from column0 on, block of k included */
     size_t panel_bytes;     /* from one panel to the next */
-    const float *scale;     /* as in struct last; of all outputs */
-    const int32_t *sums;
+    int in_place;           /* 1: panels hold this block of k alone */
+    const float *scale;     /* as in struct side; of all outputs */
+    const int32_t *start;   /* of all panels and blocks */
 };
 
 INL uint32_t words_of(const enum word word, uint32_t k)
 {
     return word == F32 ? k : word == U8 ? (k + 3) / 4 : (k + 1) / 2;
+}
+
+INL uint32_t blocks_of(uint32_t k)
+{
+    return k ? (k + BLOCK - 1) / BLOCK : 1;
 }
 
 INL uint32_t group_of(const enum word word)
@@ -279,9 +355,24 @@ static void interleave_rows(uint32_t mr, uint32_t kd, const float *x, size_t ld,
         interleave(mr, kd, x, ld, out);
 }
 
-/* Rows i0.. of a, k0..k0+kc, into tiles. */
+/* A row's part as integers, block by block, and their scales: scale[block * mr] */
+INL void int8_row(uint32_t kc, uint32_t mr, const float *x, uint32_t *out, float *scale)
+{
+    const uint32_t group = INT8_GROUP;
+    uint32_t k = 0;
+    do {
+        uint32_t n = kc - k < BLOCK ? kc - k : BLOCK;
+        float top = row_magnitude(n, x + k);
+        int8_words(n, x + k, top > 0 ? 127 / top : 0, out + k / group);
+        *scale = top / 127;
+        scale += mr;
+        k += n;
+    } while (k < kc);
+}
+
+/* Rows i0.. of a, k0..k0+kc, into tiles; row_scale gets [tile][block][row of the tile]. */
 INL void pack_rows(const enum word word, const int rounded, const struct work *w, uint32_t i0, uint32_t rows, uint32_t k0, uint32_t kc,
-                   const float *inverse, float *out)
+                   float *out, float *row_scale)
 {
     const struct gemm_args *g = w->g;
     uint32_t tiles_n = (rows + MR - 1) / MR, kd = words_of(word, kc);
@@ -306,7 +397,7 @@ INL void pack_rows(const enum word word, const int rounded, const struct work *w
             else if (word == DP)
                 bf16_words(kc, a + i * g->lda, t + i * KC);
             else
-                int8_words(kc, a + i * g->lda, inverse[r0 + i], t + i * KC);
+                int8_row(kc, mr, a + i * g->lda, t + i * KC, row_scale + r0 * blocks_of(kc) + i);
         }
         interleave_rows(mr, kd, (const float *)t, KC, to);
     }
@@ -333,36 +424,35 @@ INL const float *panel_block(const enum source from, const struct work *w, uint3
 
 /* One tile over one block of k. A panel that reaches beyond n goes through a tile of its own: nothing outside c is touched. */
 INL void gemm_tile(const struct work *w, packed_tile_fn *const *tiles, uint32_t i, uint32_t mr, uint32_t j, uint32_t kd, const float *a,
-                   const float *b, int first, int last, const float *row_scale)
+                   const float *b, struct side s)
 {
     const struct gemm_args *g = w->g;
     struct epilogue e = g->e; /* what is left to do behind the tile */
-    struct last l = {.row_scale = row_scale, .scale = w->scale ? w->scale + j : NULL,
-                     .sums = w->sums ? w->sums + j : NULL, .ldres = e.ldres};
     float *c = g->c + i * g->ldc + j;
     uint32_t n = g->n - j < NR ? g->n - j : NR;
+    s.ldres = e.ldres;
     if (n == NR) {
         if (!e.row_bias) {
-            l.bias = e.bias ? e.bias + j : NULL;
+            s.bias = e.bias ? e.bias + j : NULL;
             e.bias = NULL;
             if (e.res && e.act == ACT_NONE) {
-                l.res = e.res + i * e.ldres + j;
+                s.res = e.res + i * e.ldres + j;
                 e.res = NULL;
             }
         }
-        tiles[mr](kd, a, b, c, g->ldc, first, last ? &l : NULL);
+        tiles[mr](kd, a, b, c, g->ldc, &s);
     } else {
         _Alignas(64) float edge[MR * NR];
-        if (!first) {
+        if (!s.first) {
             memset(edge, 0, sizeof edge);
             for (uint32_t r = 0; r < mr; r++)
                 memcpy(edge + r * NR, c + r * g->ldc, n * sizeof *edge);
         }
-        tiles[mr](kd, a, b, edge, NR, first, last ? &l : NULL);
+        tiles[mr](kd, a, b, edge, NR, &s);
         for (uint32_t r = 0; r < mr; r++)
             memcpy(c + r * g->ldc, edge + r * NR, n * sizeof *edge);
     }
-    if (last && (e.bias || e.row_bias || e.res || e.act != ACT_NONE)) {
+    if (s.last && (e.bias || e.row_bias || e.res || e.act != ACT_NONE)) {
         e.bias = e.bias ? e.bias + j : NULL;
         e.res = e.res ? e.res + j : NULL;
         SYM(finish)(&e, i, mr, n, c, g->ldc);
@@ -376,25 +466,29 @@ INL uint32_t block_of(uint32_t m)
     return blocks ? (tiles_n + blocks - 1) / blocks * MR : MR;
 }
 
-/* Block of k from k0 (in elements), whole n and m. */
+/* Rows i0.. and the block of k from k0 (in elements) on, over all columns. */
 INL void gemm_block(const enum word word, const enum source from, packed_tile_fn *const *tiles, const struct work *w, uint32_t i0,
-                    uint32_t rows, uint32_t k0, uint32_t kc, size_t word0, int first, int last, const float *inverse,
-                    const float *row_scale)
+                    uint32_t rows, uint32_t k0, uint32_t kc)
 {
     const struct gemm_args *g = w->g;
     _Alignas(64) float a[MC * KC + SLACK];
     _Alignas(64) float space[KC * NR]; /* a panel's block, where it is widened */
+    const int int8 = word == I16 || word == U8;
+    float row_scale[MC * (KC * INT8_GROUP / BLOCK)];
     uint32_t tiles_n = (rows + MR - 1) / MR, kd = words_of(word, kc);
-    pack_rows(word, from == BF16_HALVES, w, i0, rows, k0, kc, inverse, a);
+    pack_rows(word, from == BF16_HALVES, w, i0, rows, k0, kc, a, row_scale);
     for (uint32_t j = 0; j < g->n; j += NR) {
-        const float *b = panel_block(from, w, j, word0, kd, space);
+        const float *b = panel_block(from, w, j, w->in_place ? 0 : k0 / group_of(word), kd, space);
         const char *next = (const char *)b + (from == WORDS && j + NR < g->n ? w->panel_bytes : 0);
         uint32_t share = (kd * NR * 4 / 64 + tiles_n - 1) / tiles_n; /* of the next panel, line by line, while this one is at work */
+        struct side s = {.first = k0 == 0, .last = k0 + kc == g->k, .scale = w->scale ? w->scale + j : NULL};
+        s.start = w->start ? w->start + ((size_t)(j / NR) * blocks_of(g->k) + k0 / BLOCK) * NR : NULL;
         for (uint32_t t = 0; t < tiles_n; t++) { /* tiles of nearly equal height: no slow sliver at the end */
             uint32_t r0 = rows * t / tiles_n, mr = rows * (t + 1) / tiles_n - r0;
             for (uint32_t l = 0; from == WORDS && l < share; l++)
                 _mm_prefetch(next + ((size_t)t * share + l) * 64, _MM_HINT_T1);
-            gemm_tile(w, tiles, i0 + r0, mr, j, kd, a + (size_t)r0 * kd, b, first, last, row_scale + r0);
+            s.row_scale = int8 ? row_scale + r0 * blocks_of(kc) : NULL;
+            gemm_tile(w, tiles, i0 + r0, mr, j, kd, a + (size_t)r0 * kd, b, s);
         }
     }
 }
@@ -402,21 +496,12 @@ INL void gemm_block(const enum word word, const enum source from, packed_tile_fn
 INL void gemm(const enum word word, const enum source from, packed_tile_fn *const *tiles, const struct work *w)
 {
     const struct gemm_args *g = w->g;
-    const uint32_t step = KC * group_of(word);
-    const uint32_t block = block_of(g->m);
-    float row_scale[MC], inverse[MC];
+    const uint32_t step = KC * group_of(word), block = block_of(g->m);
     for (uint32_t i0 = 0; i0 < g->m; i0 += block) {
-        uint32_t rows = g->m - i0 < block ? g->m - i0 : block;
-        if (word == I16 || word == U8)
-            for (uint32_t i = 0; i < rows; i++) {
-                float top = row_magnitude(g->k, g->a + (i0 + i) * g->lda);
-                row_scale[i] = top / 127;
-                inverse[i] = top > 0 ? 127 / top : 0;
-            }
-        uint32_t k0 = 0;
+        uint32_t rows = g->m - i0 < block ? g->m - i0 : block, k0 = 0;
         do { /* once for k = 0 too */
             uint32_t kc = g->k - k0 < step ? g->k - k0 : step;
-            gemm_block(word, from, tiles, w, i0, rows, k0, kc, k0 / group_of(word), k0 == 0, k0 + kc == g->k, inverse, row_scale);
+            gemm_block(word, from, tiles, w, i0, rows, k0, kc);
             k0 += kc;
         } while (k0 < g->k);
     }
@@ -501,38 +586,47 @@ INL size_t int8_panel_bytes(uint32_t k)
     return ((size_t)k + INT8_GROUP - 1) / INT8_GROUP * INT8_GROUP * NR;
 }
 
-/* Panels; then each output's scale; then 128 times the sum of its weights. */
+/* Panels; then each output's scale; then, for bytes, what struct side calls start. */
+INL size_t int8_start_bytes(uint32_t n, uint32_t k)
+{
+    return INT8_GROUP == 4 ? sizeof(int32_t) * columns(n) * blocks_of(k) : 0;
+}
+
 size_t SYM(int8_packed_bytes)(uint32_t n, uint32_t k)
 {
-    return round64(columns(n) / NR * int8_panel_bytes(k)) + 2 * round64(sizeof(float) * columns(n));
+    return round64(columns(n) / NR * int8_panel_bytes(k)) + round64(sizeof(float) * columns(n)) + round64(int8_start_bytes(n, k));
 }
 
 INL float *int8_scales(uint32_t n, uint32_t k, const void *packed)
 {
-    return (float *)((const char *)packed + round64(columns(n) / NR * int8_panel_bytes(k)));
+    return (float *)((uintptr_t)packed + round64(columns(n) / NR * int8_panel_bytes(k)));
+}
+
+INL int32_t *int8_start(uint32_t n, uint32_t k, const void *packed)
+{
+    return (int32_t *)((char *)int8_scales(n, k, packed) + round64(sizeof(float) * columns(n)));
 }
 
 void SYM(int8_pack)(uint32_t n, uint32_t k, uint32_t first, uint32_t count, const float *w, size_t row, size_t column, void *packed)
 {
-    float *scale = int8_scales(n, k, packed);
-    int32_t *sums = (int32_t *)((char *)scale + round64(sizeof(float) * columns(n)));
     for (uint32_t j = 0; j < count; j++) {
-        int8_t *panel = (int8_t *)packed + (size_t)((first + j) / NR) * int8_panel_bytes(k);
+        uint32_t out = first + j;
+        int8_t *panel = (int8_t *)packed + (size_t)(out / NR) * int8_panel_bytes(k);
+        int32_t *start = int8_start(n, k, packed) + (size_t)(out / NR) * blocks_of(k) * NR + out % NR;
         float top = 0;
-        int32_t sum = 0;
         for (uint32_t i = 0; i < k; i++) {
             float x = w[j * row + i * column];
             x = x < 0 ? -x : x;
             top = x > top ? x : top;
         }
         float inverse = top < 1e-30f ? 0 : 127 / top;
+        int8_scales(n, k, packed)[out] = top < 1e-30f ? 0 : top / 127;
         for (uint32_t i = 0; i < k; i++) {
             int32_t q = quantise(w[j * row + i * column], inverse);
-            panel[((size_t)(i / INT8_GROUP) * NR + (first + j) % NR) * INT8_GROUP + i % INT8_GROUP] = (int8_t)q;
-            sum += q;
+            panel[((size_t)(i / INT8_GROUP) * NR + out % NR) * INT8_GROUP + i % INT8_GROUP] = (int8_t)q;
+            if (INT8_GROUP == 4)
+                start[(size_t)(i / BLOCK) * NR] = (i % BLOCK ? start[(size_t)(i / BLOCK) * NR] : 0) - 128 * q;
         }
-        scale[first + j] = top < 1e-30f ? 0 : top / 127;
-        sums[first + j] = 128 * sum;
     }
 }
 
@@ -541,7 +635,7 @@ void SYM(int8_run)(const struct gemm_args *g)
     struct work w = {.g = g, .a_col = 1, .panels = g->packed, .panel_bytes = int8_panel_bytes(g->k)};
     w.scale = int8_scales(g->n, g->k, g->packed);
 #if defined(EBB_VNNI)
-    w.sums = (const int32_t *)((const char *)w.scale + round64(sizeof(float) * columns(g->n)));
+    w.start = int8_start(g->n, g->k, g->packed);
     gemm(U8, WORDS, INT8_TILES, &w);
 #else
     gemm(I16, BYTES, INT8_TILES, &w);
@@ -588,14 +682,13 @@ static void matmul_one(const struct matmul_args *m, const float *a, const float 
         g.e.res = res ? res + j0 : NULL;
         uint32_t k0 = 0;
         const uint32_t block = block_of(m->m);
-        const float none[MC] = {0};
         do {
             uint32_t kc = m->k - k0 < KC ? m->k - k0 : KC;
-            struct work w = {.g = &g, .a_col = m->a_col, .panels = (const char *)m->scratch, .panel_bytes = sizeof(float) * kc * NR};
+            struct work w = {.g = &g, .a_col = m->a_col, .panels = (const char *)m->scratch, .panel_bytes = sizeof(float) * kc * NR,
+                             .in_place = 1};
             pack_block(m, b, k0, kc, j0, g.n, m->scratch);
             for (uint32_t i0 = 0; i0 < m->m; i0 += block)
-                gemm_block(F32, WORDS, F32_tiles, &w, i0, m->m - i0 < block ? m->m - i0 : block, k0, kc, 0, k0 == 0, k0 + kc == m->k, none,
-                           none);
+                gemm_block(F32, WORDS, F32_tiles, &w, i0, m->m - i0 < block ? m->m - i0 : block, k0, kc);
             k0 += kc;
         } while (k0 < m->k);
     }

@@ -255,15 +255,21 @@ static void ref_int8_pack(uint32_t n, uint32_t k, uint32_t first, uint32_t count
 static void ref_int8_run(const struct gemm_args *g)
 {
     const int8_t *w = g->packed;
-    for (uint32_t i = 0; i < g->m; i++) {
-        float top = magnitude(g->k, g->a + i * g->lda, 1), inverse = top > 0 ? 127 / top : 0;
+    const float *scale = ref_scales(g->n, g->k, g->packed);
+    for (uint32_t i = 0; i < g->m; i++)
         for (uint32_t j = 0; j < g->n; j++) {
-            int32_t sum = 0;
-            for (uint32_t k = 0; k < g->k; k++)
-                sum += ref_quantise(g->a[i * g->lda + k], inverse) * w[(size_t)j * g->k + k];
-            g->c[i * g->ldc + j] = ref_epilogue(&g->e, i, j, (float)sum * (top / 127) * ref_scales(g->n, g->k, g->packed)[j]);
+            const float *a = g->a + i * g->lda;
+            float all = 0;
+            for (uint32_t k0 = 0; k0 < g->k; k0 += INT8_BLOCK) {
+                uint32_t n = g->k - k0 < INT8_BLOCK ? g->k - k0 : INT8_BLOCK;
+                float top = magnitude(n, a + k0, 1), inverse = top > 0 ? 127 / top : 0;
+                int32_t sum = 0;
+                for (uint32_t k = k0; k < k0 + n; k++)
+                    sum += ref_quantise(a[k], inverse) * w[(size_t)j * g->k + k];
+                all = fmaf((float)sum, top / 127, all);
+            }
+            g->c[i * g->ldc + j] = ref_epilogue(&g->e, i, j, all * scale[j]);
         }
-    }
 }
 
 static size_t ref_matmul_scratch(const struct matmul_args *g)

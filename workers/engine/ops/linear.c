@@ -4,8 +4,6 @@
 
 #include "base/mem.h"
 
-enum { INT8_MAX_K = 131072 }; /* 127 * 127 * k stays below 2^31 */
-
 static size_t bias_bytes(uint32_t n)
 {
     return (sizeof(float) * n + 63) / 64 * 64;
@@ -26,9 +24,6 @@ enum status linear_init(struct linear *l, const struct kernels *kernels, enum pr
                         struct err *e)
 {
     *l = (struct linear){0};
-    if (precision == PREC_INT8 && k > INT8_MAX_K)
-        return err_set(e, ST_USER, "a linear layer with %u inputs does not work in int8, which takes up to %d: use f32 or bf16", k,
-                       INT8_MAX_K);
     size_t size = linear_packed_bytes(kernels, precision, n, k);
     void *block = mem_aligned(size);
     if (!block)

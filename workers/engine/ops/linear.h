@@ -17,7 +17,7 @@ struct linear {
 };
 
 size_t linear_packed_bytes(const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k);
-/* Zero weights. On failure l is as after linear_release. int8 takes k up to 131072 (the sums stay exact), else ST_USER. */
+/* Zero weights. On failure l is as after linear_release. */
 MUST_USE enum status linear_init(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k,
                                  struct err *e);
 /* Over a block that linear_set has filled before: l->packed of another time. 64-byte aligned; only read; it must outlive l. */
