@@ -188,8 +188,10 @@ static enum status stft_shape(struct shaping *s, struct err *e)
     TRY(shape_float(s, 0, 2, e));
     TRY(one_int(s, 1, -1, &step, &step_known, e));
     TRY(one_int(s, 3, -1, &frame, &frame_known, e));
-    if (shape_has(s, 2))
+    if (shape_has(s, 2)) {
         TRY(shape_type(s, 2, x->dtype, e));
+        TRY(shape_rank(s, 2, 1, e));
+    }
     if (!shape_has(s, 3)) {
         if (!shape_has(s, 2))
             return node_error(s->node, e, "neither a window nor a frame length is given");
