@@ -106,6 +106,26 @@ def families(mkmodel, top):
             put(model=args, head="embed", text=text, other=None, ids=ids, types=types, embedding=numbers(hidden(model, ids, types).mean(0)))
 
 
+def variants(mkmodel, top):
+    """What some models of a family have and others not."""
+    for i, (args, head) in enumerate([(["family=deberta-v2", "variant=1"], "classify"), (["family=albert", "variant=1", "layers=4"], "classify"),
+                                      (["family=electra", "variant=1"], "token-classify"), (["family=bert", "untied=1"], "fill-mask"),
+                                      (["family=distilbert", "untied=1"], "fill-mask"), (["family=roberta", "untied=1", "act=gelu_new"], "fill-mask")]):
+        args = [*args, "head=" + head, *SIZES]
+        path = f"{top}/variant-{i}"
+        tokenizer = make(mkmodel, path, args)
+        model = load(HEADS[head], path)
+        for text, other in [(t, None) for t in TEXTS] + (PAIRS if head == "classify" else []):
+            if head == "fill-mask" and "[MASK]" not in text:
+                continue
+            ids, types = encode(tokenizer, text, other)
+            row = result(head, model, ids, types)
+            more = {"spans": spans(tokenizer, text)} if head == "token-classify" else {}
+            if head == "fill-mask":
+                more = {"words": [[tokenizer.id_to_token(i) for i in best] for best in row["tokens"]]}
+            put(model=args, head=head, text=text, other=other, ids=ids, types=types, **more, **row)
+
+
 def modules(mkmodel, top):
     """Poolings and Dense, by sentence-transformers."""
     from sentence_transformers import SentenceTransformer
@@ -122,4 +142,5 @@ def modules(mkmodel, top):
 
 with tempfile.TemporaryDirectory() as top:
     families(sys.argv[1], top)
+    variants(sys.argv[1], top)
     modules(sys.argv[1], top)

@@ -99,7 +99,7 @@ static const struct family {
      "attention.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
     {"electra", "Electra", "electra.", "encoder.layer.%u.", "attention.self.query", "attention.self.key", "attention.self.value",
      "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"},
-    {"albert", "Albert", "albert.", "encoder.albert_layer_groups.%u.albert_layers.0.", "attention.query", "attention.key",
+    {"albert", "Albert", "albert.", "encoder.albert_layer_groups.%u.albert_layers.%u.", "attention.query", "attention.key",
      "attention.value", "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"},
     {"deberta-v2", "DebertaV2", "deberta.", "encoder.layer.%u.", "attention.self.query_proj", "attention.self.key_proj",
      "attention.self.value_proj", "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense",
@@ -127,7 +127,7 @@ static int has_head(const struct tinymodel *t, const char *head)
 /* Of an embedding, in the families that have another size for it. */
 static uint32_t embedding_of(const struct tinymodel *t)
 {
-    return is(t, "electra") || is(t, "albert") ? t->hidden / 2 : t->hidden;
+    return (is(t, "electra") && !t->variant) || is(t, "albert") ? t->hidden / 2 : t->hidden;
 }
 
 static void add_norm(struct list *l, uint32_t n, const char *where)
@@ -153,12 +153,23 @@ static void list_layer(struct list *l, const struct tinymodel *t, uint32_t i)
                  {f->down, t->hidden, t->ffn},        {f->ffn_norm, t->hidden, 0}};
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
         char where[96];
-        int n = snprintf(where, sizeof where, f->layer, i);
+        int n = t->variant && is(t, "albert") ? snprintf(where, sizeof where, f->layer, i / 2, i % 2) : snprintf(where, sizeof where, f->layer, i, 0);
         snprintf(where + n, sizeof where - (size_t)n, "%s", parts[k].name);
         if (parts[k].in)
             add_linear(l, parts[k].out, parts[k].in, where);
         else
             add_norm(l, parts[k].out, where);
+    }
+}
+
+/* DeBERTa's vectors of distances, where they are not projected as contents are. */
+static void list_distances(struct list *l, const struct tinymodel *t, uint32_t i)
+{
+    static const char *const names[] = {"pos_key_proj", "pos_query_proj"};
+    for (int k = 0; k < 2; k++) {
+        char where[96];
+        snprintf(where, sizeof where, "encoder.layer.%u.attention.self.%s", i, names[k]);
+        add_linear(l, t->hidden, t->hidden, where);
     }
 }
 
@@ -205,6 +216,10 @@ static void list_mask(struct list *l, const struct tinymodel *t)
         add(l, 1, t->vocab, 0, 16, "%s", heads[i].bias);
         if (t->untied)
             add(l, 2, t->vocab, embedding_of(t), embedding_of(t), "%s.weight", heads[i].weight);
+        char decoder_bias[96];
+        snprintf(decoder_bias, sizeof decoder_bias, "%s.bias", heads[i].weight);
+        if (t->untied && strcmp(decoder_bias, heads[i].bias) != 0) /* the one that counts then */
+            add(l, 1, t->vocab, 0, 16, "%s", decoder_bias);
     }
     l->prefix = prefix;
 }
@@ -213,23 +228,28 @@ static void list_tensors(struct list *l, const struct tinymodel *t)
 {
     uint32_t h = t->hidden, w = embedding_of(t);
     add(l, 2, t->vocab, w, 3, "embeddings.word_embeddings.weight");
-    if (!is(t, "deberta-v2"))
+    int plain = is(t, "deberta-v2") && !t->variant;
+    if (!plain)
         add(l, 2, t->max_positions, w, 12, "embeddings.position_embeddings.weight");
-    if (!is(t, "deberta-v2") && !is(t, "mpnet") && !is(t, "distilbert"))
+    if (!plain && !is(t, "mpnet") && !is(t, "distilbert"))
         add(l, 2, 2, w, 12, "embeddings.token_type_embeddings.weight");
     add_norm(l, w, "embeddings.LayerNorm");
-    if (is(t, "electra"))
+    if (is(t, "electra") && !t->variant)
         add_linear(l, h, w, "embeddings_project");
     if (is(t, "albert"))
         add_linear(l, h, w, "encoder.embedding_hidden_mapping_in");
     if (is(t, "mpnet"))
         add(l, 2, 32, t->heads, 3, "encoder.relative_attention_bias.weight");
     if (is(t, "deberta-v2")) {
-        add(l, 2, 32, h, 3, "encoder.rel_embeddings.weight");
-        add_norm(l, h, "encoder.LayerNorm");
+        add(l, 2, t->variant ? 40 : 32, h, 3, "encoder.rel_embeddings.weight");
+        if (plain)
+            add_norm(l, h, "encoder.LayerNorm");
     }
-    for (uint32_t i = 0; i < (is(t, "albert") ? 1 : t->layers); i++)
+    uint32_t layers = !is(t, "albert") ? t->layers : t->variant ? 4 : 1;
+    for (uint32_t i = 0; i < layers; i++)
         list_layer(l, t, i);
+    for (uint32_t i = 0; i < layers && is(t, "deberta-v2") && t->variant; i++)
+        list_distances(l, t, i);
     if (has_head(t, "classify"))
         list_classify(l, t);
     if (has_head(t, "fill-mask"))
@@ -524,7 +544,13 @@ static int write_config(const char *dir, const struct tinymodel *t)
         snprintf(problem, sizeof problem, "  \"problem_type\": \"%s\",\n", t->problem);
     if (is(t, "electra") || is(t, "albert"))
         snprintf(more, sizeof more, "  \"embedding_size\": %u,\n", embedding_of(t));
-    if (is(t, "deberta-v2"))
+    if (is(t, "albert") && t->variant)
+        snprintf(more + strlen(more), sizeof more - strlen(more), "  \"num_hidden_groups\": 2,\n  \"inner_group_num\": 2,\n");
+    if (is(t, "deberta-v2") && t->variant)
+        snprintf(more, sizeof more,
+                 "  \"relative_attention\": true,\n  \"max_relative_positions\": 20,\n  \"pos_att_type\": \"c2p|p2c\",\n"
+                 "  \"pooler_hidden_act\": \"gelu\",\n");
+    else if (is(t, "deberta-v2"))
         snprintf(more, sizeof more,
                  "  \"relative_attention\": true,\n  \"position_buckets\": 16,\n  \"max_relative_positions\": -1,\n"
                  "  \"norm_rel_ebd\": \"layer_norm\",\n  \"share_att_key\": true,\n  \"pos_att_type\": [\"p2c\", \"c2p\"],\n"
@@ -544,7 +570,7 @@ static int write_config(const char *dir, const struct tinymodel *t)
                       "  \"pad_token_id\": 0,\n  \"position_embedding_type\": \"absolute\",\n  \"type_vocab_size\": %u,\n"
                       "%s%s%s%s  \"vocab_size\": %u\n}\n",
                       family_of(t)->class, class, t->act, t->hidden, t->ffn, t->max_positions, t->family, t->heads, t->layers,
-                      is(t, "deberta-v2") ? 0 : 2, more, labels, problem, t->untied ? "  \"tie_word_embeddings\": false,\n" : "", t->vocab);
+                      is(t, "deberta-v2") && !t->variant ? 0 : 2, more, labels, problem, t->untied ? "  \"tie_word_embeddings\": false,\n" : "", t->vocab);
 }
 
 int tinymodel_write(const char *dir, const struct tinymodel *spec)
@@ -582,7 +608,7 @@ int tinymodel_write(const char *dir, const struct tinymodel *spec)
 
 int tinymodel_set(struct tinymodel *t, const char *arg)
 {
-    uint32_t normalize = !t->no_normalize, untied = (uint32_t)t->untied;
+    uint32_t normalize = !t->no_normalize, untied = (uint32_t)t->untied, variant = (uint32_t)t->variant;
     const struct {
         const char *name;
         uint32_t *number;
@@ -592,6 +618,7 @@ int tinymodel_set(struct tinymodel *t, const char *arg)
         {"heads", &t->heads, NULL},       {"ffn", &t->ffn, NULL},                 {"vocab", &t->vocab, NULL},
         {"labels", &t->labels, NULL},     {"positions", &t->max_positions, NULL}, {"tokens", &t->max_tokens, NULL},
         {"normalize", &normalize, NULL},  {"shards", &t->shards, NULL},           {"untied", &untied, NULL},
+        {"variant", &variant, NULL},
         {"family", NULL, &t->family},     {"head", NULL, &t->head},               {"problem", NULL, &t->problem},
         {"pooling", NULL, &t->pooling},   {"dense", NULL, &t->dense},             {"act", NULL, &t->act},
         {"dtype", NULL, &t->dtype},
@@ -612,6 +639,7 @@ int tinymodel_set(struct tinymodel *t, const char *arg)
         *fields[i].number = (uint32_t)v;
         t->no_normalize = !normalize;
         t->untied = untied != 0;
+        t->variant = variant != 0;
         return 0;
     }
     fprintf(stderr, "tinymodel: '%s' is not known\n", arg);

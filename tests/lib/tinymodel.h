@@ -29,6 +29,8 @@ struct tinymodel { /* zero stands for the default in brackets */
     const char *problem;    /* [none] problem_type */
     const char *dense;      /* [none] an activation, "Tanh": modules.json names a Dense to 3 / 4 of hidden before Normalize */
     int untied;             /* 1: the last matrix of fill-mask is one of its own */
+    int variant;            /* 1: deberta-v2 with projections of distances of its own, positions and types, and no buckets; albert with two
+                               groups of two layers; electra with an embedding as wide as the rest */
 };
 
 #define TINYMODEL_MIN_VOCAB 109 /* special tokens, letters, digits, their ## forms, punctuation */

@@ -35,10 +35,10 @@ static enum status load_embed(struct loading *l, struct encoder *b, struct err *
 {
     const struct model_config *c = l->c;
     struct embed *o = &b->embed;
-    uint32_t types = c->types ? c->types : 1;
-    l->bytes += embed_bytes(c->vocab, c->positions, types, c->embedding);
+    uint32_t types = c->types ? c->types : 1, positions = c->absolute_positions ? c->positions : 0;
+    l->bytes += embed_bytes(c->vocab, positions, types, c->embedding);
     if (l->load) {
-        TRY(embed_init(o, l->kernels, c->vocab, c->positions, types, c->embedding, e));
+        TRY(embed_init(o, l->kernels, c->vocab, positions, types, c->embedding, e));
         o->after_padding = c->family->positions == POSITIONS_AFTER_PADDING;
         o->padding_id = (int32_t)c->padding_id;
     }

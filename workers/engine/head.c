@@ -77,7 +77,9 @@ static enum status load_mask(struct loading *l, const float *words, struct head 
 {
     const struct model_config *c = l->c;
     const struct family *f = c->family;
-    const char *bias = f->mask.other_bias && !loading_has(l, f->mask.bias) ? f->mask.other_bias : f->mask.bias;
+    /* the matrix's own bias counts where the matrix is one of its own; else the two are the same, and one of them may be left out */
+    int own = f->mask.other_bias && loading_has(l, f->mask.other_bias) && (!c->tied || !loading_has(l, f->mask.bias));
+    const char *bias = own ? f->mask.other_bias : f->mask.bias;
     h->act = c->act;
     if (f->mask.act && config_act(f->mask.act, &h->act) != 0)
         BUG("the activation '%s'", f->mask.act);

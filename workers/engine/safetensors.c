@@ -276,6 +276,19 @@ static enum status add_shards(struct weights *w, const char *dir, const char *in
     return st;
 }
 
+static int has_pickle(const char *dir)
+{
+    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    struct stat s;
+    int found = 0;
+    for (int i = 0; i < 2 && !found; i++) {
+        char *path = mem_printf("%s/%s", dir, names[i]);
+        found = path && stat(path, &s) == 0;
+        mem_free(path);
+    }
+    return found;
+}
+
 static enum status open_all(struct weights *w, const char *dir, struct err *e)
 {
     static const char single[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
@@ -295,6 +308,11 @@ static enum status open_all(struct weights *w, const char *dir, struct err *e)
         return err_nomem(e, "a path");
     json_t *index = NULL;
     enum status st = modeldir_json(dir, index_name, &index, e);
+    if (st == ST_NOT_FOUND && has_pickle(dir))
+        return err_set(e, ST_USER,
+                       "'%s' has its weights only as pytorch_model.bin, a program for Python's pickle, which is not run\nsave them once as safetensors, in Python: "
+                       "AutoModel.from_pretrained('%s').save_pretrained('%s', safe_serialization=True), with the class that 'architectures' in config.json names",
+                       dir, dir, dir);
     if (st == ST_NOT_FOUND)
         return err_set(e, ST_USER,
                        "'%s' has neither model.safetensors nor model.safetensors.index.json: weights in other formats "

@@ -487,11 +487,15 @@ static void missing_files(void **state)
     refused(NULL, ST_USER,
             "' has neither model.safetensors nor model.safetensors.index.json: weights in other formats (pytorch_model.bin) must "
             "be saved as safetensors first");
+    put_text("pytorch_model.bin", "PK");
+    struct model *m;
+    struct err e;
+    assert_int_equal(model_open(dir, NULL, &m, &e), ST_USER);
+    assert_non_null(strstr(e.text, "' has its weights only as pytorch_model.bin"));
+    assert_non_null(strstr(e.text, "safe_serialization=True"));
     tiny(&(struct tinymodel){0});
     unlink(path_of("1_Pooling/config.json"));
     refused(NULL, ST_USER, "/1_Pooling/config.json' is missing, though modules.json names its folder");
-    struct model *m;
-    struct err e;
     assert_int_equal(model_open("/nonexistent/model", NULL, &m, &e), ST_USER);
     assert_string_equal(e.text, "there is no model directory '/nonexistent/model'");
 }

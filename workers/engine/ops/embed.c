@@ -22,7 +22,7 @@ enum status embed_init(struct embed *o, const struct kernels *kernels, uint32_t 
 {
     *o = (struct embed){.kernels = kernels, .vocab = vocab, .positions = positions, .types = types, .n = n};
     o->word = mem_aligned(sizeof(float) * n * vocab);
-    o->position = zeros((size_t)n * positions);
+    o->position = zeros((size_t)n * (positions ? positions : 1));
     o->type = zeros((size_t)n * types);
     if (!o->word || !o->position || !o->type) {
         embed_release(o);
@@ -43,7 +43,7 @@ void embed_release(struct embed *o)
 static uint32_t run_length(const struct embed *o, uint32_t left, const int32_t *ids, const uint8_t *types)
 {
     uint32_t n = 1;
-    if (o->after_padding && ids[0] == o->padding_id)
+    if (!o->positions || (o->after_padding && ids[0] == o->padding_id))
         return 1;
     while (n < left && (!types || types[n] == types[0]) && !(o->after_padding && ids[n] == o->padding_id))
         n++;
@@ -55,7 +55,7 @@ void embed_run(const struct embed *o, uint32_t n_seqs, const uint32_t *lengths, 
 {
     uint32_t first = o->after_padding ? (uint32_t)o->padding_id + 1 : 0;
     for (uint32_t s = 0; s < n_seqs; s++) {
-        BUG_IF(lengths[s] == 0 || lengths[s] > o->positions - first, "a sequence of %u tokens, the model has %u positions", lengths[s],
+        BUG_IF(lengths[s] == 0 || (o->positions && lengths[s] > o->positions - first), "a sequence of %u tokens, the model has %u positions", lengths[s],
                o->positions - first);
         uint32_t position = first;
         for (uint32_t i = 0, n; i < lengths[s]; i += n, ids += n, y += n * ldy, token_types += token_types ? n : 0) {
@@ -65,7 +65,7 @@ void embed_run(const struct embed *o, uint32_t n_seqs, const uint32_t *lengths, 
             uint32_t type = token_types ? token_types[0] : 0;
             BUG_IF(type >= o->types, "a token of type %u, the model has %u", type, o->types);
             int padding = o->after_padding && ids[0] == o->padding_id;
-            uint32_t at = padding ? (uint32_t)o->padding_id : position;
+            uint32_t at = !o->positions ? 0 : padding ? (uint32_t)o->padding_id : position;
             o->kernels->embed(n, o->n, ids, o->word, o->position + (size_t)at * o->n, o->type + (size_t)type * o->n, y, ldy);
             position += padding ? 0 : n;
         }

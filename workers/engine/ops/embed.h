@@ -7,7 +7,7 @@
 
 struct embed {
     const struct kernels *kernels;
-    uint32_t vocab, positions, types, n; /* at least one type */
+    uint32_t vocab, positions, types, n; /* at least one type; positions 0: tokens have none, and may be any number */
     float *word, *position, *type;       /* filled by the loader; zeros until then */
     int after_padding; /* 1: positions begin behind padding_id's; a token that is padding has that one and is not counted */
     int32_t padding_id;
