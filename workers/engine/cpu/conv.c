@@ -489,39 +489,43 @@ struct block {
     size_t q0; /* first pixel of the panel */
     uint32_t n;
     const float *panel;
-    size_t shift; /* of the first pixel in the output, from the group's first channel in the first image */
-    int whole;    /* NR pixels that lie behind each other in the output */
 };
 
-/* One tile over one block of k: output channels r0 .. r0 + mr. y, res and bias are the group's first. */
-static void conv_tile(const struct conv_args *g, const struct plan *p, const struct block *b, uint32_t r0, uint32_t mr, const float *w,
-                      const float *bias, const float *res, float *y)
+static int clips(const struct conv_args *g)
+{
+    return g->act == CONV_ACT_RELU || g->act == CONV_ACT_CLIP;
+}
+
+static struct ending ending_of(const struct conv_args *g)
+{
+    struct ending e = {.clips = clips(g), .hi = __builtin_inff()};
+    if (g->act == CONV_ACT_CLIP)
+        e.lo = g->a, e.hi = g->b;
+    return e;
+}
+
+/* One tile over one block of k: output channels r0 .. r0 + mr, pixels that do not lie behind each other in the output, or too few of them. y, res
+   and bias are the group's first. */
+static __attribute__((noinline)) void edge_tile(const struct conv_args *g, const struct plan *p, const struct block *b, uint32_t r0, uint32_t mr,
+                                                const float *w, const float *bias, const float *res, float *y)
 {
     _Alignas(64) float edge[MR * NR], add[MR * NR];
     int last = b->k0 + b->kc == p->k;
-    size_t shift = b->shift + r0 * p->out, ldc = b->whole ? p->out : NR;
-    float *c = b->whole ? y + shift : edge;
-    if (!b->whole && b->k0 > 0) {
+    struct ending end = ending_of(g);
+    if (b->k0 > 0) {
         memset(edge, 0, sizeof edge);
         move_tile(g, p, y + r0 * p->out, NULL, b->q0, b->n, mr, edge, NR);
     }
-    struct ending end = {.bias = bias ? bias + r0 : NULL, .clips = g->act == CONV_ACT_RELU || g->act == CONV_ACT_CLIP, .hi = __builtin_inff()};
-    if (g->act == CONV_ACT_CLIP)
-        end.lo = g->a, end.hi = g->b;
+    end.bias = bias ? bias + r0 : NULL;
     if (last && res) {
-        end.res = res + shift, end.ldres = p->out;
-        if (!b->whole) {
-            memset(add, 0, sizeof add);
-            move_tile(g, p, res + r0 * p->out, NULL, b->q0, b->n, mr, add, NR);
-            end.res = add, end.ldres = NR;
-        }
+        memset(add, 0, sizeof add);
+        move_tile(g, p, res + r0 * p->out, NULL, b->q0, b->n, mr, add, NR);
+        end.res = add, end.ldres = NR;
     }
-    tiles[mr](b->kc, w + (size_t)b->k0 * MR, b->panel, c, ldc, b->k0 == 0, last ? &end : NULL);
-    if (last && g->act != CONV_ACT_NONE && !end.clips)
-        for (uint32_t r = 0; r < mr; r++)
-            finish(g, NR, c + r * ldc, NULL, NULL, c + r * ldc);
-    if (!b->whole)
-        move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge, NR);
+    tiles[mr](b->kc, w, b->panel, edge, NR, b->k0 == 0, last ? &end : NULL);
+    for (uint32_t r = 0; last && g->act != CONV_ACT_NONE && !end.clips && r < mr; r++)
+        finish(g, NR, edge + r * NR, NULL, NULL, edge + r * NR);
+    move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge, NR);
 }
 
 /* The last pixels of a block, if they fill no more than one vector: two tiles of channels at once, one vector wide. c is [2 * MR][VL]. */
@@ -555,7 +559,7 @@ static void conv_thin(const struct conv_args *g, const struct plan *p, const str
         for (int t = 0; t < 2; t++)
             move_tile(g, p, y + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], c + t * MR * VL, VL);
     }
-    thin_tile(b->kc, w + (size_t)b->k0 * MR, w + ((size_t)p->k + b->k0) * MR, b->panel, c, b->k0 == 0);
+    thin_tile(b->kc, w, w + (size_t)p->k * MR, b->panel, c, b->k0 == 0);
     for (int t = 0; t < 2; t++) {
         float *at = c + t * MR * VL, *more = add + t * MR * VL;
         if (last && res)
@@ -584,25 +588,35 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
                        const float *packed, const float *bias, const float *res, float *y)
 {
     uint32_t n_tiles = tiles_of(g->oc), step = OC_BLOCK / MR, each = g->oc / n_tiles, more = g->oc % n_tiles;
+    int last = k0 + kc == p->k, later = last && g->act != CONV_ACT_NONE && !clips(g);
+    struct ending end = ending_of(g);
+    end.ldres = p->out;
+    packed += (size_t)k0 * MR;
     for (uint32_t t0 = 0; t0 < n_tiles; t0 += step) {
         uint32_t t1 = t0 + step < n_tiles ? t0 + step : n_tiles, r0 = tile_row(g->oc, n_tiles, t0);
         struct block b = {.k0 = k0, .kc = kc, .panel = panels};
         for (b.q0 = q0; b.q0 < q1; b.q0 += NR, b.panel += panel_step(kc)) {
-            size_t image = b.q0 / p->out, i = b.q0 - image * p->out;
+            size_t image = b.q0 / p->out, i = b.q0 - image * p->out, shift = image * g->groups * g->oc * p->out + i;
             b.n = q1 - b.q0 < NR ? (uint32_t)(q1 - b.q0) : NR;
-            b.whole = b.n == NR && i + NR <= p->out;
-            b.shift = image * g->groups * g->oc * p->out + i;
+            int whole = b.n == NR && i + NR <= p->out;
             uint32_t r[3] = {r0};
             for (uint32_t t = t0; t < t1; t++, r[0] = r[1]) {
                 const float *w = packed + (size_t)t * p->k * MR;
                 r[1] = r[0] + each + (t < more);
-                if (b.n <= VL && t + 1 < t1) {
+                if (whole) {
+                    float *c = y + shift + r[0] * p->out;
+                    end.bias = bias ? bias + r[0] : NULL;
+                    end.res = res ? res + shift + r[0] * p->out : NULL;
+                    tiles[r[1] - r[0]](kc, w, b.panel, c, p->out, k0 == 0, last ? &end : NULL);
+                    for (uint32_t k = 0; later && k < r[1] - r[0]; k++)
+                        finish(g, NR, c + k * p->out, NULL, NULL, c + k * p->out);
+                } else if (b.n <= VL && t + 1 < t1) {
                     t++;
                     r[2] = r[1] + each + (t < more);
                     conv_thin(g, p, &b, r, w, bias, res, y);
                     r[1] = r[2];
                 } else {
-                    conv_tile(g, p, &b, r[0], r[1] - r[0], w, bias, res, y);
+                    edge_tile(g, p, &b, r[0], r[1] - r[0], w, bias, res, y);
                 }
             }
         }
