@@ -1,5 +1,5 @@
 /* Every fast convolution against the naive one, bit by bit, on random shapes, strides, paddings, dilations and groups; an image alone
-   against the same image in a batch. Guard values lie behind every buffer. */
+   against the same image in a batch; pools by the same means; integer products. Guard values lie behind every buffer. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "workers/engine/cpu/conv_int.h"
 #include "workers/engine/cpuinfo.h"
 
 /* The tiles of AVX-512 on whatever processor this is: conv_wide */
@@ -103,16 +104,25 @@ static int random_shape(struct shape *s)
     return s->out * (s->w / g->oc / g->groups) < 6000000;
 }
 
-static void random_shapes(void **state)
+static uint32_t fast_tables(const struct conv_kernels *fast[4])
 {
-    (void)state;
-    const struct conv_kernels *fast[4] = {&conv_generic, &conv_wide};
-    int n = 2, done = 0;
     const struct kernels *k;
+    uint32_t n = 0;
+    fast[n++] = &conv_generic;
+    fast[n++] = &conv_wide;
     if (cpu_kernels("avx2", &k, NULL) == ST_OK)
         fast[n++] = conv_kernels_of(k);
     if (cpu_kernels("avx512", &k, NULL) == ST_OK)
         fast[n++] = conv_kernels_of(k);
+    return n;
+}
+
+static void random_shapes(void **state)
+{
+    (void)state;
+    const struct conv_kernels *fast[4];
+    uint32_t n = fast_tables(fast);
+    int done = 0;
     while (done < 400) {
         struct shape s;
         if (!random_shape(&s))
@@ -125,7 +135,7 @@ static void random_shapes(void **state)
         g->act = (enum conv_act)below(6);
         g->a = 0.2f, g->b = 0.5f;
         float *naive = run(&conv_reference, *g, w, s.out);
-        for (int i = 0; i < n; i++) {
+        for (uint32_t i = 0; i < n; i++) {
             float *y = run(fast[i], *g, w, s.out);
             if (memcmp(y, naive, s.out * sizeof *y))
                 fail_msg("%s: batch %u groups %u ic %u oc %u in %u %u %u out %u %u %u kernel %u %u %u stride %u %u %u act %d", fast[i]->name,
@@ -138,15 +148,77 @@ static void random_shapes(void **state)
         last.batch = 1;
         last.x += s.in - in;
         last.res = g->res ? res + (s.out - out) : NULL;
-        float *alone = run(fast[done % n], last, w, out);
+        float *alone = run(fast[(uint32_t)done % n], last, w, out);
         assert_memory_equal(alone, naive + (s.out - out), out * sizeof *alone);
         mem_free(alone), mem_free(naive), mem_free(x), mem_free(w), mem_free(bias), mem_free(res);
         done++;
     }
 }
 
+static void largest_of_windows(void **state)
+{
+    (void)state;
+    const struct conv_kernels *fast[4];
+    uint32_t n = fast_tables(fast);
+    for (int done = 0; done < 150;) {
+        struct shape s;
+        if (!random_shape(&s) || s.g.groups < 2 || s.g.ic != 1)
+            continue;
+        s.g.oc = 1;
+        size_t out = (size_t)s.g.batch * s.g.groups * s.g.out[0] * s.g.out[1] * s.g.out[2];
+        float *x = floats(s.in), *naive = floats(out);
+        s.g.x = x, s.g.y = naive;
+        conv_reference.max_pool(&s.g);
+        for (uint32_t i = 0; i < n; i++) {
+            size_t room = fast[i]->scratch(&s.g) / sizeof(float) + 1;
+            float *y = floats(out), *scratch = floats(room);
+            s.g.y = y, s.g.scratch = scratch;
+            fast[i]->max_pool(&s.g);
+            assert_memory_equal(y, naive, out * sizeof *y);
+            check_guards(y, out);
+            check_guards(scratch, room);
+            mem_free(y), mem_free(scratch);
+        }
+        mem_free(x), mem_free(naive);
+        done++;
+    }
+}
+
+/* Exact sums of products of 16-bit integers, the largest that zero points can make. */
+static void integer_products(void **state)
+{
+    (void)state;
+    const struct kernels *k;
+    int_gemm_fn *fast[3] = {int_gemm_generic};
+    uint32_t n = 1;
+    if (cpu_kernels("avx2", &k, NULL) == ST_OK)
+        fast[n++] = int_gemm_of(k);
+    if (cpu_kernels("avx512", &k, NULL) == ST_OK)
+        fast[n++] = int_gemm_of(k);
+    for (int round = 0; round < 200; round++) {
+        uint32_t m = 1 + below(20), cols = 1 + below(50), depth = 2 * (1 + below(200)), panels = (cols + INT_NR - 1) / INT_NR;
+        int16_t *a = mem_array((size_t)m * depth, sizeof *a), *b = mem_array((size_t)panels * INT_NR * depth, sizeof *b);
+        int32_t *want = mem_array((size_t)m * cols + 1, sizeof *want), *got = mem_array((size_t)m * cols + 1, sizeof *got);
+        assert_true(a && b && want && got);
+        for (size_t i = 0; i < (size_t)m * depth; i++)
+            a[i] = (int16_t)((int)below(511) - 255);
+        for (size_t i = 0; i < (size_t)panels * INT_NR * depth; i++)
+            b[i] = (int16_t)(round % 4 == 0 ? 255 : (int)below(511) - 255);
+        want[(size_t)m * cols] = got[(size_t)m * cols] = 12345;
+        struct int_gemm g = {.m = m, .n = cols, .k = depth, .a = a, .lda = depth, .packed = b, .c = want, .ldc = cols};
+        int_gemm_reference(&g);
+        g.c = got;
+        for (uint32_t i = 0; i < n; i++) {
+            memset(got, 0, (size_t)m * cols * sizeof *got);
+            fast[i](&g);
+            assert_memory_equal(got, want, ((size_t)m * cols + 1) * sizeof *got);
+        }
+        mem_free(a), mem_free(b), mem_free(want), mem_free(got);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_shapes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_shapes), cmocka_unit_test(largest_of_windows), cmocka_unit_test(integer_products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,14 +263,20 @@ INL vf evens(vf a, vf b)
 #endif
 }
 
-/* One row of a phase: to[i] = padded[i * stride + phase] */
-static void phase_row(const struct conv_args *g, uint32_t n, uint32_t phase, const float *from, float *to)
+INL void fill(float *to, int64_t n, float with)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = with;
+}
+
+/* One row of a phase: to[i] = padded[i * stride + phase]; `pad` stands outside the input */
+static void phase_row(const struct conv_args *g, uint32_t n, uint32_t phase, float pad, const float *from, float *to)
 {
     int64_t s = g->stride[2], first = (int64_t)phase - g->pad[2], width = g->in[2];
     int64_t lo = first < 0 ? (-first + s - 1) / s : 0, hi = first < width ? (width - first + s - 1) / s : 0;
     hi = hi < n ? hi : n;
     lo = lo < hi ? lo : hi;
-    memset(to, 0, (size_t)lo * sizeof *to);
+    fill(to, lo, pad);
     if (s == 1) {
         memcpy(to + lo, from + first + lo, (size_t)(hi - lo) * sizeof *to);
     } else {
@@ -282,11 +288,11 @@ static void phase_row(const struct conv_args *g, uint32_t n, uint32_t phase, con
         for (; i < hi; i++)
             to[i] = from[i * s];
     }
-    memset(to + hi, 0, (size_t)(n - hi) * sizeof *to);
+    fill(to + hi, n - hi, pad);
 }
 
 /* One channel: all its phases. */
-static void phase_channel(const struct conv_args *g, const struct plan *p, const float *x, float *to)
+static void phase_channel(const struct conv_args *g, const struct plan *p, float pad, const float *x, float *to)
 {
     for (uint32_t pd = 0; pd < g->stride[0]; pd++)
         for (uint32_t ph = 0; ph < g->stride[1]; ph++)
@@ -300,9 +306,9 @@ static void phase_channel(const struct conv_args *g, const struct plan *p, const
                     for (uint32_t h = 0; h < p->size[1]; h++, at += p->size[2]) {
                         int64_t id = (int64_t)d * g->stride[0] + pd - g->pad[0], ih = (int64_t)h * g->stride[1] + ph - g->pad[1];
                         if (id < 0 || ih < 0 || id >= g->in[0] || ih >= g->in[1])
-                            memset(at, 0, p->size[2] * sizeof *at);
+                            fill(at, p->size[2], pad);
                         else
-                            phase_row(g, p->size[2], pw, x + ((size_t)id * g->in[1] + (size_t)ih) * g->in[2], at);
+                            phase_row(g, p->size[2], pw, pad, x + ((size_t)id * g->in[1] + (size_t)ih) * g->in[2], at);
                     }
             }
 }
@@ -645,7 +651,7 @@ static void dense(const struct conv_args *g, const struct plan *p)
             if (!p->direct)
                 for (uint32_t b = 0; b < nb; b++)
                     for (uint32_t c = 0; c < g->ic; c++)
-                        phase_channel(g, p, x + ((size_t)b * g->groups * g->ic + c) * p->in, planes + b * p->image + c * p->channel);
+                        phase_channel(g, p, 0, x + ((size_t)b * g->groups * g->ic + c) * p->in, planes + b * p->image + c * p->channel);
             size_t all = nb * p->out, shift = ((size_t)b0 * g->groups + group) * g->oc * p->out;
             for (size_t q0 = 0; q0 < all; q0 += PANELS * NR) {
                 size_t q1 = q0 + PANELS * NR < all ? q0 + PANELS * NR : all;
@@ -662,37 +668,39 @@ static void dense(const struct conv_args *g, const struct plan *p)
 /* Depthwise -------------------------------------------------------------------------------------------------------------------------- */
 
 /* n elements (rounded up to vectors) from one plane, with the width of a plane between rows: what lies between rows is thrown away. */
-INL void taps_at(const int deep, uint32_t taps, const uint32_t *off, const float *w, const float *x, float *to)
+INL void taps_at(const int deep, const int max, uint32_t taps, const uint32_t *off, const float *w, const float *x, float *to)
 {
     vf acc[DEEP];
 #pragma GCC unroll 8
     for (int i = 0; i < deep; i++)
-        acc[i] = (vf){0};
+        acc[i] = splat(max ? -__builtin_inff() : 0);
     for (uint32_t t = 0; t < taps; t++) {
-        vf v = splat(w[t]);
+        vf v = splat(max ? 0 : w[t]);
         const float *from = x + off[t];
 #pragma GCC unroll 8
-        for (int i = 0; i < deep; i++)
-            acc[i] = mul_add(v, load(from + i * VL), acc[i]);
+        for (int i = 0; i < deep; i++) {
+            vf u = load(from + i * VL);
+            acc[i] = max ? choose(u > acc[i], u, acc[i]) : mul_add(v, u, acc[i]);
+        }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < deep; i++)
         store(to + i * VL, acc[i]);
 }
 
-static void depth_rows(uint32_t n, uint32_t taps, const uint32_t *off, const float *w, const float *x, float *to)
+INL void depth_rows(const int max, uint32_t n, uint32_t taps, const uint32_t *off, const float *w, const float *x, float *to)
 {
     uint32_t j = 0;
     for (; j + DEEP * VL <= n; j += DEEP * VL)
-        taps_at(DEEP, taps, off, w, x + j, to + j);
+        taps_at(DEEP, max, taps, off, w, x + j, to + j);
     if (j + 4 * VL <= n) {
-        taps_at(4, taps, off, w, x + j, to + j);
+        taps_at(4, max, taps, off, w, x + j, to + j);
         j += 4 * VL;
     }
     for (; j + VL < n; j += 2 * VL)
-        taps_at(2, taps, off, w, x + j, to + j);
+        taps_at(2, max, taps, off, w, x + j, to + j);
     if (j < n)
-        taps_at(1, taps, off, w, x + j, to + j);
+        taps_at(1, max, taps, off, w, x + j, to + j);
 }
 
 static uint32_t rows_at_once(const struct conv_args *g, const struct plan *p)
@@ -710,13 +718,13 @@ static void depthwise(const struct conv_args *g, const struct plan *p)
     memset(plane + p->channel, 0, SLACK * sizeof *plane); /* vectors read beyond the last row */
     for (uint32_t b = 0; b < g->batch; b++)
         for (uint32_t group = 0; group < g->groups; group++) {
-            phase_channel(g, p, g->x + ((size_t)b * g->groups + group) * p->in, plane);
+            phase_channel(g, p, 0, g->x + ((size_t)b * g->groups + group) * p->in, plane);
             for (uint32_t o = group * g->oc; o < (group + 1) * g->oc; o++) {
                 size_t shift = ((size_t)b * g->groups * g->oc + o) * p->out;
                 for (uint32_t d = 0; d < g->out[0]; d++)
                     for (uint32_t h0 = 0; h0 < g->out[1]; h0 += rows) {
                         uint32_t n = g->out[1] - h0 < rows ? g->out[1] - h0 : rows;
-                        depth_rows((n - 1) * width + g->out[2], p->taps, off, g->packed + (size_t)o * p->taps,
+                        depth_rows(0, (n - 1) * width + g->out[2], p->taps, off, g->packed + (size_t)o * p->taps,
                                    plane + ((size_t)d * p->size[1] + h0) * width, temp);
                         for (uint32_t h = 0; h < n; h++) {
                             size_t at = shift + ((size_t)d * g->out[1] + h0 + h) * g->out[2];
@@ -726,6 +734,26 @@ static void depthwise(const struct conv_args *g, const struct plan *p)
                     }
             }
         }
+}
+
+/* The largest of each window, plane by plane: a depthwise convolution with larger() in the place of the sum. */
+static void max_pool(const struct conv_args *g)
+{
+    struct plan plan = plan_of(g), *p = &plan;
+    uint32_t *off = g->scratch, rows = rows_at_once(g, p), width = p->size[2];
+    float *temp = (float *)off + round16(p->k), *plane = temp + round16((size_t)rows * width + SLACK);
+    shifts(g, p, off);
+    memset(plane + p->channel, 0, SLACK * sizeof *plane);
+    for (size_t i = 0; i < (size_t)g->batch * g->groups; i++) {
+        phase_channel(g, p, -__builtin_inff(), g->x + i * p->in, plane);
+        for (uint32_t d = 0; d < g->out[0]; d++)
+            for (uint32_t h0 = 0; h0 < g->out[1]; h0 += rows) {
+                uint32_t n = g->out[1] - h0 < rows ? g->out[1] - h0 : rows;
+                depth_rows(1, (n - 1) * width + g->out[2], p->taps, off, NULL, plane + ((size_t)d * p->size[1] + h0) * width, temp);
+                for (uint32_t h = 0; h < n; h++)
+                    memcpy(g->y + i * p->out + ((size_t)d * g->out[1] + h0 + h) * g->out[2], temp + (size_t)h * width, g->out[2] * sizeof *temp);
+            }
+    }
 }
 
 /* The table -------------------------------------------------------------------------------------------------------------------------- */
@@ -786,4 +814,5 @@ const struct conv_kernels NAME(ISA) = {
     .pack = conv_pack,
     .scratch = conv_scratch,
     .run = conv_run,
+    .max_pool = max_pool,
 };

@@ -34,6 +34,8 @@ struct conv_kernels {
     void (*pack)(const struct conv_args *g, const float *w, float *packed);
     size_t (*scratch)(const struct conv_args *g); /* bytes */
     void (*run)(const struct conv_args *g);
+    /* The largest input of each window, for groups > 1 planes of each image (ic = oc = 1); weights, bias and what follows are not looked at. */
+    void (*max_pool)(const struct conv_args *g);
 };
 
 extern const struct conv_kernels conv_avx512, conv_avx2, conv_generic, conv_reference;

@@ -66,6 +66,28 @@ static void ref_run(const struct conv_args *g)
                     }
 }
 
+static void ref_max_pool(const struct conv_args *g)
+{
+    size_t volume = (size_t)g->in[0] * g->in[1] * g->in[2], at = 0, windows = (size_t)g->out[0] * g->out[1] * g->out[2];
+    for (size_t i = 0; i < (size_t)g->batch * g->groups; i++)
+        for (size_t o = 0; o < windows; o++, at++) {
+            size_t place[3] = {o / g->out[2] / g->out[1], o / g->out[2] % g->out[1], o % g->out[2]};
+            float best = -INFINITY;
+            for (uint32_t t = 0; t < g->kernel[0] * g->kernel[1] * g->kernel[2]; t++) {
+                uint32_t tap[3] = {t / g->kernel[2] / g->kernel[1], t / g->kernel[2] % g->kernel[1], t % g->kernel[2]};
+                int64_t p[3];
+                int inside = 1;
+                for (int a = 0; a < 3; a++) {
+                    p[a] = (int64_t)place[a] * g->stride[a] + (int64_t)tap[a] * g->dilation[a] - g->pad[a];
+                    inside &= p[a] >= 0 && p[a] < g->in[a];
+                }
+                float x = inside ? input_at(g, g->x + i * volume, p[0], p[1], p[2]) : -INFINITY;
+                best = x > best ? x : best;
+            }
+            g->y[at] = best;
+        }
+}
+
 static size_t ref_packed(const struct conv_args *g)
 {
     return (size_t)g->groups * g->oc * g->ic * g->kernel[0] * g->kernel[1] * g->kernel[2];
@@ -88,6 +110,7 @@ const struct conv_kernels conv_reference = {
     .pack = ref_pack,
     .scratch = ref_scratch,
     .run = ref_run,
+    .max_pool = ref_max_pool,
 };
 
 const struct conv_kernels *conv_kernels_of(const struct kernels *k)

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "workers/engine/cpu/conv.h"
 #include "workers/engine/ops/space.h"
 #include "workers/engine/ops/wide.h"
 
@@ -155,6 +155,30 @@ static double element(const struct window *v, const double *x, const int64_t o[3
     return y;
 }
 
+/* Largest of windows in f32, by the kernel. */
+static enum status run_max(struct run *r, const struct node *n, const struct window *v, int64_t planes, const float *x, float *y, struct err *e)
+{
+    const struct conv_kernels *k = conv_kernels_of(n->kernels);
+    struct conv_args g = {.batch = 1, .groups = (uint32_t)planes, .ic = 1, .oc = 1, .x = x, .y = y};
+    for (int i = 0; i < SPACE_MAX; i++) {
+        g.in[i] = (uint32_t)v->in[i], g.out[i] = (uint32_t)v->out[i];
+        g.kernel[i] = (uint32_t)v->p.kernel[i], g.stride[i] = (uint32_t)v->p.stride[i], g.dilation[i] = (uint32_t)v->p.dilation[i];
+        g.pad[i] = (int32_t)v->p.begin[i];
+    }
+    TRY(run_scratch(r, k->scratch(&g), &g.scratch, e));
+    k->max_pool(&g);
+    return ST_OK;
+}
+
+/* Whether a padded plane is of a size that can be copied. */
+static int plane_fits(const struct window *v)
+{
+    double floats = 1;
+    for (int i = 0; i < SPACE_MAX; i++)
+        floats *= (double)(v->in[i] + v->p.begin[i] + v->p.end[i]) + (double)(v->p.kernel[i] * v->p.dilation[i]) + (double)v->p.stride[i];
+    return floats < 0x1p28;
+}
+
 static enum status pooling_run(struct run *r, const struct node *n, struct err *e)
 {
     const struct tensor *x = run_in(r, 0);
@@ -172,6 +196,8 @@ static enum status pooling_run(struct run *r, const struct node *n, struct err *
     if (x->dtype == DT_F32 && !at && v.kind != POOL_OF_LP) {
         const float *from = tensor_data(x);
         float *to = tensor_data(y);
+        if (v.kind == POOL_OF_MAX && planes > 1 && planes < UINT32_MAX && plane_fits(&v))
+            return run_max(r, n, &v, planes, from, to, e);
         for (int64_t i = 0; i < planes; i++, from += in)
             for (int64_t d = 0; d < v.out[0]; d++)
                 for (int64_t h = 0; h < v.out[1]; h++, to += v.out[2])
