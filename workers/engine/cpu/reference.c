@@ -463,7 +463,7 @@ const struct kernels kernels_reference = {
     .product = {
         [PREC_F32] = {"x86-f32", "reference-f32", ref_f32_bytes, ref_f32_pack, ref_f32_run},
         [PREC_BF16] = {"x86-bf16-fma", "reference-bf16", ref_f32_bytes, ref_bf16_pack, ref_bf16_run},
-        [PREC_INT8] = {"x86-int8", "reference-int8", ref_int8_bytes, ref_int8_pack, ref_int8_run},
+        [PREC_INT8] = {"x86-int8", "reference-int8b128", ref_int8_bytes, ref_int8_pack, ref_int8_run},
     },
     .matmul_scratch = ref_matmul_scratch,
     .matmul = ref_matmul,

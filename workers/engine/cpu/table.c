@@ -16,9 +16,9 @@
 #define BF16_LAYOUT "bf16" PANEL
 #endif
 #if defined(EBB_VNNI)
-#define INT8_LAYOUT "int8x4" PANEL
+#define INT8_LAYOUT "int8x4b128" PANEL
 #else
-#define INT8_LAYOUT "int8x2" PANEL
+#define INT8_LAYOUT "int8x2b128" PANEL
 #endif
 
 const struct kernels ISA_PASTE(kernels, ISA) = {
