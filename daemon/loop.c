@@ -219,15 +219,18 @@ static void on_prepare(uv_prepare_t *h)
 {
     struct daemon *d = h->data;
     apply_flush(d->apply);
-    if (may_end(d))
+    if (may_end(d)) {
+        d->ended = 1;
         uv_stop(&d->uv);
+    }
     link_prepare(d->link);
 }
 
 static void on_check(uv_check_t *h)
 {
     struct daemon *d = h->data;
-    link_turn(d->link);
+    if (!d->ended) /* what comes now finds nobody: its rows and its answer would leave with no group any more */
+        link_turn(d->link);
 }
 
 static void on_signal(uv_signal_t *h, int number)

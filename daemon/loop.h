@@ -44,6 +44,7 @@ struct daemon {
     struct sweep *sweep;
 
     enum { LOOP_RUNNING, LOOP_DRAINING, LOOP_ENDING } phase;
+    int ended; /* the last turn: nobody is heard any more */
     uint64_t drain_deadline_ms;
     int exit_code;
 

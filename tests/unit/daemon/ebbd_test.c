@@ -515,6 +515,48 @@ static void hostile_wire(void **state)
     rig_close(&r);
 }
 
+/* Asked while it ends: whoever still is answered gets a whole answer, and what comes too late leaves nothing behind (leaks are looked for when it is
+   instrumented). */
+static void asked_while_it_ends(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 5; round++) {
+        struct rig r;
+        char output[128];
+        struct err e;
+        rig_open(&r, 50);
+        snprintf(output, sizeof output, "%s/out.jsonl", r.dir);
+        rig_start(&r, NULL, NULL);
+        uint64_t job = submit(&r, output), answers = 0;
+        char text[64];
+        snprintf(text, sizeof text, "{\"job\":%" PRIu64 "}", job);
+        for (int i = 0; i < 2000; i++) {
+            Ebb__Request q = EBB__REQUEST__INIT;
+            q.id = ++r.next_id;
+            q.verb = "job";
+            q.json = text;
+            q.version = WIRE_VERSION;
+            if (sock_send(r.client, NULL, EBB__ENVELOPE__BODY_REQUEST, &q, &e) != ST_OK)
+                break; /* it has gone */
+            if (i != 200 * round)
+                continue;
+            assert_true(sock_wait(r.client, 10000) > 0); /* it is at it */
+            kill(r.ebbd, SIGTERM);
+        }
+        assert_int_equal(rig_end(&r, 0), 0);
+        Ebb__Envelope *m;
+        while (sock_receive(r.client, NULL, &m, &e) == ST_OK) {
+            assert_int_equal(m->body_case, EBB__ENVELOPE__BODY_REPLY);
+            json_t *o = json_loads(m->reply->json, 0, NULL);
+            assert_int_equal(rig_number(o, "job"), job);
+            answers++;
+            wire_free(m);
+        }
+        assert_true(answers > 0);
+        rig_close(&r);
+    }
+}
+
 static void private_daemon(void **state)
 {
     (void)state;
@@ -553,7 +595,7 @@ int main(void)
         cmocka_unit_test(killed_while_persisting), cmocka_unit_test(killed_while_sending),
         cmocka_unit_test(killed_while_publishing), cmocka_unit_test(failed_writes),
         cmocka_unit_test(failed_publishing),     cmocka_unit_test(free_space),            cmocka_unit_test(hostile_wire),
-        cmocka_unit_test(private_daemon),
+        cmocka_unit_test(private_daemon),        cmocka_unit_test(asked_while_it_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
