@@ -386,6 +386,10 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         TRY(private_runtime(c, e));
     TRY(make_absolute(&c->state_dir, e));
     TRY(make_absolute(&c->runtime_dir, e));
+    if (!c->pack_cache && !c->is_private && !getenv("EBB_PACK_CACHE") && !(c->pack_cache = path_join(c->state_dir, "packs")))
+        return err_nomem(e, "the configuration");
+    if (c->pack_cache && strcmp(c->pack_cache, "off") != 0)
+        TRY(make_absolute(&c->pack_cache, e));
     if (strlen(c->runtime_dir) > 90)
         return err_set(e, ST_USER, "the runtime folder '%s' is too long for sockets (90 bytes): give a shorter one with --runtime", c->runtime_dir);
     return ST_OK;

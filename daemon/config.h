@@ -18,6 +18,8 @@
     X(NUMBER, workers, "workers.count")    /* most workers on this machine */                                                    \
     X(NUMBER, lanes, "workers.lanes")      /* of each; 0: the processors divided among them */                                   \
     X(SIZE, memory, "workers.memory")      /* of each; 0: the worker decides */                                                  \
+    X(TEXT, pack_cache, "workers.pack_cache") /* where packed weights are kept; "off": nowhere; NULL: packs in the state, or, private, as the worker likes */ \
+    X(SIZE, pack_bytes, "workers.pack_cache_size") /* most of them; 0: the worker's default */                                  \
     X(DURATION, idle_ms, "idle")           /* a worker without work leaves after so long */                                      \
     X(DURATION, worker_timeout, "worker_timeout") /* no word from a worker for so long: its leases go to others */                \
     X(SIZE, min_free, "min_free")          /* below so much free space no work is given out */                                   \

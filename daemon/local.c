@@ -124,7 +124,7 @@ static void start(struct local *l)
     struct child *c = child_new(l, number);
     if (!c)
         return; /* again in a second */
-    char log[48], digits[24], lanes[24], memory[24];
+    char log[48], digits[24], lanes[24], memory[24], pack_bytes[24];
     c->place = free_place(l);
     snprintf(c->name, sizeof c->name, "%.120s/%u", d->host, c->place);
     snprintf(log, sizeof log, "worker-%u.log", c->place);
@@ -132,10 +132,24 @@ static void start(struct local *l)
     uint64_t each = d->config->lanes ? d->config->lanes : host_processors() / (d->config->workers ? d->config->workers : 1);
     snprintf(lanes, sizeof lanes, "%" PRIu64, each ? each : 1);
     snprintf(memory, sizeof memory, "%" PRIu64, d->config->memory);
+    snprintf(pack_bytes, sizeof pack_bytes, "%" PRIu64, d->config->pack_bytes);
     c->log = path_join(l->dir, log);
     int fd = c->log ? open_log(c) : -1;
     char *args[] = {l->program, "--connect", d->workers_endpoint, "--name", c->name, "--number", digits, "--blackbox", c->blackbox, "--lanes", lanes,
-                    d->config->memory ? "--memory" : NULL, memory, NULL};
+                    NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    size_t at = sizeof args / sizeof *args - 7;
+    if (d->config->memory) {
+        args[at++] = "--memory";
+        args[at++] = memory;
+    }
+    if (d->config->pack_cache) {
+        args[at++] = "--pack-cache";
+        args[at++] = d->config->pack_cache;
+    }
+    if (d->config->pack_bytes) {
+        args[at++] = "--pack-cache-size";
+        args[at++] = pack_bytes;
+    }
     uv_stdio_container_t stdio[] = {{.flags = UV_IGNORE},
                                     {.flags = fd < 0 ? UV_IGNORE : UV_INHERIT_FD, .data.fd = fd},
                                     {.flags = fd < 0 ? UV_IGNORE : UV_INHERIT_FD, .data.fd = fd}};

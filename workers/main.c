@@ -14,8 +14,11 @@
 #include "base/clock.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/opt.h"
+#include "base/path.h"
 #include "wire/blackbox.h"
+#include "workers/engine/packfile.h"
 #include "workers/link.h"
 #include "workers/pipeline/pipeline.h"
 
@@ -60,6 +63,16 @@ static enum status limit_memory(uint64_t bytes, struct err *e)
     return ST_OK;
 }
 
+/* Where packed weights go; *out NULL: nowhere. */
+static enum status find_pack_dir(const char *told, char **out, struct err *e)
+{
+    if (!told)
+        return packfile_default_dir(out, e);
+    if (strcmp(told, "off") != 0 && !(*out = path_absolute(told)))
+        return err_nomem(e, "a path");
+    return ST_OK;
+}
+
 static int signal_write_fd = -1;
 
 static void on_leave(int number)
@@ -90,8 +103,9 @@ static int signals_as_file(void)
 
 int main(int argc, char **argv)
 {
-    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL;
-    uint64_t number = 0, lanes = 1, memory = 0, queue = 0;
+    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL;
+    char *pack_dir = NULL;
+    uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0;
     int verbose = 0, version = 0;
     const struct opt opts[] = {
         {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers, e.g. ipc:///run/ebb/workers"},
@@ -102,6 +116,9 @@ int main(int argc, char **argv)
         {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "most memory that it may take (default: no limit)"},
         {.name = "queue", .type = OPT_SIZE, .value = &queue, .arg = "SIZE", .help = "most bytes of records and rows inside it (default: 64MiB)"},
         {.name = "isa", .type = OPT_TEXT, .value = &isa, .arg = "WORD", .help = "avx512, avx2 or generic; the results are the same (default: the best there is)"},
+        {.name = "pack-cache", .type = OPT_TEXT, .value = &pack, .arg = "DIR|off",
+         .help = "where packed weights are kept and shared with other workers (default: $EBB_PACK_CACHE, $XDG_CACHE_HOME/ebb or ~/.cache/ebb)"},
+        {.name = "pack-cache-size", .type = OPT_SIZE, .value = &pack_bytes, .arg = "SIZE", .help = "most of them; the longest unused go first (default: 20GiB)"},
         {.name = "verbose", .letter = 'v', .type = OPT_FLAG, .value = &verbose, .help = "say more"},
         {.name = "version", .type = OPT_FLAG, .value = &version, .help = "print the version and leave"},
     };
@@ -130,6 +147,8 @@ int main(int argc, char **argv)
         st = err_set(&e, ST_USER, "--lanes must be 1 to %d", MOST_LANES);
     if (st == ST_OK)
         st = limit_memory(memory, &e);
+    if (st == ST_OK)
+        st = find_pack_dir(pack, &pack_dir, &e);
     if (st != ST_OK) {
         fprintf(stderr, "error: %s\n", e.text);
         return status_exit_code(st);
@@ -148,7 +167,7 @@ int main(int argc, char **argv)
         st = blackbox_create(box_path, pipeline_slots((uint32_t)lanes), &box, &e);
     if (st == ST_OK) {
         note_crashes();
-        struct pipeline_opts o = {.lanes = (uint32_t)lanes, .isa = isa, .budget_bytes = queue, .box = box, .wake_fd = wake_fd};
+        struct pipeline_opts o = {.lanes = (uint32_t)lanes, .isa = isa, .pack_dir = pack_dir, .pack_bytes = pack_bytes, .budget_bytes = queue, .box = box, .wake_fd = wake_fd};
         st = pipeline_new(&o, &p, &e);
     }
     if (st != ST_OK) {
@@ -174,5 +193,6 @@ int main(int argc, char **argv)
     pipeline_free(p);
     blackbox_close(box, exit_code == 0 ? box_path : NULL);
     close(wake_fd);
+    mem_free(pack_dir);
     return exit_code;
 }

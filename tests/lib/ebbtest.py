@@ -24,6 +24,7 @@ MINILM = os.environ.get("EBB_TEST_MODEL", os.path.join(TOP, "build/demo/all-Mini
 GLOSSES = os.path.join(TOP, "build/demo/glosses.jsonl")
 SOAK = bool(os.environ.get("EBB_SOAK"))
 SANITIZE = os.environ.get("SANITIZE")
+os.environ.setdefault("EBB_PACK_CACHE", os.path.join(BUILD, "tests", "packs"))  # not in the user's own
 SLOW = 5 if SANITIZE else 1  # instrumented programs take longer
 
 _models = {}

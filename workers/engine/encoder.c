@@ -58,6 +58,13 @@ static void layer_name(const struct model_config *c, uint32_t i, char *out, size
         snprintf(out, cap, "%s.%u", c->family->layer, i);
 }
 
+static enum status layer_linear(struct loading *l, const char *layer, const char *what, uint32_t n, uint32_t k, struct linear *to, struct err *e)
+{
+    char packed[128];
+    snprintf(packed, sizeof packed, "%s.%s", layer, what);
+    return loading_linear(l, packed, n, k, to, e);
+}
+
 static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, struct layer *to, struct err *e)
 {
     const struct model_config *c = l->c;
@@ -72,10 +79,10 @@ static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, 
                  {f->out, h, h, &to->out, 0}, {f->up, c->ffn, h, &to->up, 0}, {f->down, h, c->ffn, &to->down, 0}};
     char layer[96], name[160];
     layer_name(c, i, layer, sizeof layer);
-    TRY(loading_linear(l, 3 * h, h, &to->qkv, e));
-    TRY(loading_linear(l, h, h, &to->out, e));
-    TRY(loading_linear(l, c->ffn, h, &to->up, e));
-    TRY(loading_linear(l, h, c->ffn, &to->down, e));
+    TRY(layer_linear(l, layer, "qkv", 3 * h, h, &to->qkv, e));
+    TRY(layer_linear(l, layer, "out", h, h, &to->out, e));
+    TRY(layer_linear(l, layer, "up", c->ffn, h, &to->up, e));
+    TRY(layer_linear(l, layer, "down", h, c->ffn, &to->down, e));
     for (size_t j = 0; j < sizeof parts / sizeof *parts; j++) {
         snprintf(name, sizeof name, "%s.%s", layer, parts[j].name);
         TRY(loading_part(l, name, parts[j].first, parts[j].n, parts[j].k, parts[j].to, e));
@@ -92,7 +99,7 @@ static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
     const struct model_config *c = l->c;
     TRY(load_embed(l, b, e));
     if (b->projects) {
-        TRY(loading_linear(l, c->hidden, c->embedding, &b->projection, e));
+        TRY(loading_linear(l, "projection", c->hidden, c->embedding, &b->projection, e));
         TRY(loading_part(l, c->family->projection, 0, c->hidden, c->embedding, &b->projection, e));
     }
     TRY(relative_load(l, &b->relative, e));

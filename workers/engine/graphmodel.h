@@ -52,6 +52,7 @@ struct graph_model_opts {
     /* There is a tokenizer: if the inputs are those of texts ([batch, length] of ids, a mask, token types), that is what the model is for. */
     int text;
     int precision; /* enum precision of linear layers */
+    struct packfile *pack; /* of their weights; NULL: none. Outlives the model */
 };
 
 struct graph_model;

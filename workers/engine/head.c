@@ -32,7 +32,7 @@ static enum status load_step(struct loading *l, const char *dir, uint32_t i, str
     mem_free(path);
     TRY(st);
     l->w = w;
-    st = loading_linear(l, s->out, s->in, to, e);
+    st = loading_linear(l, NULL, s->out, s->in, to, e);
     if (st == ST_OK)
         st = loading_named(l, "linear.weight", s->has_bias ? "linear.bias" : NULL, s->out, s->in, to, e);
     l->w = own;
@@ -57,9 +57,9 @@ static enum status load_classify(struct loading *l, struct head *h, struct err *
 {
     const struct model_config *c = l->c;
     h->act = c->classify_act;
-    TRY(loading_linear(l, c->hidden, c->hidden, &h->dense, e));
+    TRY(loading_linear(l, "dense", c->hidden, c->hidden, &h->dense, e));
     TRY(loading_part(l, c->family->classify.dense, 0, c->hidden, c->hidden, &h->dense, e));
-    TRY(loading_linear(l, c->label_count, c->hidden, &h->out, e));
+    TRY(loading_linear(l, "out", c->label_count, c->hidden, &h->out, e));
     h->width = c->label_count;
     return loading_part(l, c->family->classify.out, 0, c->label_count, c->hidden, &h->out, e);
 }
@@ -68,7 +68,7 @@ static enum status load_tokens(struct loading *l, struct head *h, struct err *e)
 {
     const struct model_config *c = l->c;
     h->width = c->label_count;
-    TRY(loading_linear(l, c->label_count, c->hidden, &h->out, e));
+    TRY(loading_linear(l, "out", c->label_count, c->hidden, &h->out, e));
     return loading_part(l, "classifier", 0, c->label_count, c->hidden, &h->out, e);
 }
 
@@ -84,17 +84,17 @@ static enum status load_mask(struct loading *l, const float *words, struct head 
     if (f->mask.act && config_act(f->mask.act, &h->act) != 0)
         BUG("the activation '%s'", f->mask.act);
     h->width = h->top_k;
-    TRY(loading_linear(l, c->embedding, c->hidden, &h->dense, e));
+    TRY(loading_linear(l, "dense", c->embedding, c->hidden, &h->dense, e));
     TRY(loading_part(l, f->mask.dense, 0, c->embedding, c->hidden, &h->dense, e));
     TRY(loading_norm(l, f->mask.norm, c->embedding, c->norm_eps, &h->norm, e));
-    TRY(loading_linear(l, c->vocab, c->embedding, &h->out, e));
+    TRY(loading_linear(l, "out", c->vocab, c->embedding, &h->out, e));
     if (!c->tied)
         return loading_named(l, f->mask.weight, bias, c->vocab, c->embedding, &h->out, e);
     float *space = l->load ? loading_space(l, c->vocab) : NULL;
     if (l->load && !space)
         return err_nomem(e, "the model's weights");
     TRY(loading_tensor(l, bias, c->vocab, 0, space, e));
-    if (l->load)
+    if (l->load && !h->out.filled)
         linear_set(&h->out, 0, c->vocab, words, space);
     return ST_OK;
 }

@@ -104,27 +104,28 @@ enum status loading_norm(struct loading *l, const char *name, uint32_t n, float 
     return loading_tensor(l, text, n, 0, l->load ? to->beta : NULL, e);
 }
 
-enum status loading_linear(struct loading *l, uint32_t n, uint32_t k, struct linear *to, struct err *e)
+enum status loading_linear(struct loading *l, const char *packed, uint32_t n, uint32_t k, struct linear *to, struct err *e)
 {
     l->bytes += linear_packed_bytes(l->kernels, l->precision, n, k);
-    return l->load ? linear_init(to, l->kernels, l->precision, n, k, e) : ST_OK;
+    return l->load ? packfile_linear(l->pack, packed, to, l->kernels, l->precision, n, k, e) : ST_OK;
 }
 
 static enum status part(struct loading *l, const char *weight, const char *bias, uint32_t first, uint32_t count, uint32_t k,
                         struct linear *to, struct err *e)
 {
     size_t size = (size_t)count * k;
+    int load = l->load;
+    l->load = load && !to->filled;
     float *space = l->load ? loading_space(l, size + count) : NULL;
-    if (l->load && !space)
-        return err_nomem(e, "the model's weights");
-    TRY(loading_tensor(l, weight, count, k, space, e));
-    if (bias)
-        TRY(loading_tensor(l, bias, count, 0, l->load ? space + size : NULL, e));
-    else if (l->load)
+    enum status st = l->load && !space ? err_nomem(e, "the model's weights") : loading_tensor(l, weight, count, k, space, e);
+    if (st == ST_OK && bias)
+        st = loading_tensor(l, bias, count, 0, l->load ? space + size : NULL, e);
+    else if (st == ST_OK && l->load)
         memset(space + size, 0, count * sizeof *space);
-    if (l->load)
+    if (st == ST_OK && l->load)
         linear_set(to, first, count, space, space + size);
-    return ST_OK;
+    l->load = load;
+    return st;
 }
 
 enum status loading_part(struct loading *l, const char *name, uint32_t first, uint32_t count, uint32_t k, struct linear *to, struct err *e)

@@ -7,6 +7,7 @@
 #include "workers/engine/config.h"
 #include "workers/engine/ops/linear.h"
 #include "workers/engine/ops/norm.h"
+#include "workers/engine/packfile.h"
 #include "workers/engine/safetensors.h"
 
 struct loading {
@@ -14,6 +15,7 @@ struct loading {
     const struct model_config *c;
     const struct kernels *kernels;
     enum precision precision;   /* of the linear layers that follow */
+    struct packfile *pack;      /* of packed weights; NULL: none */
     int load;                   /* 0: only look; ops are not touched then and may be NULL */
     float *space;               /* of loading_space */
     size_t room;
@@ -31,8 +33,9 @@ MUST_USE enum status loading_tensor(struct loading *l, const char *name, uint32_
 /* name.weight and name.bias of a layer normalisation */
 MUST_USE enum status loading_norm(struct loading *l, const char *name, uint32_t n, float eps, struct norm *to, struct err *e);
 /* A linear layer, zero at first, whose outputs are then filled part by part: name.weight [count, k] and name.bias [count]; bias NULL: zeros,
-   else the name of the tensor itself. */
-MUST_USE enum status loading_linear(struct loading *l, uint32_t n, uint32_t k, struct linear *to, struct err *e);
+   else the name of the tensor itself. packed: its name in a file of packed weights; NULL: it is packed each time. Where it is found there, the parts are
+   only looked at. */
+MUST_USE enum status loading_linear(struct loading *l, const char *packed, uint32_t n, uint32_t k, struct linear *to, struct err *e);
 MUST_USE enum status loading_part(struct loading *l, const char *name, uint32_t first, uint32_t count, uint32_t k, struct linear *to,
                                   struct err *e);
 MUST_USE enum status loading_named(struct loading *l, const char *weight, const char *bias, uint32_t count, uint32_t k, struct linear *to,

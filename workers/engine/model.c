@@ -12,6 +12,7 @@
 #include "workers/engine/head.h"
 #include "workers/engine/onnxarrays.h"
 #include "workers/engine/onnxtext.h"
+#include "workers/engine/packfile.h"
 #include "workers/engine/precision.h"
 
 /* Of the kernels; raised whenever a bit of any result changes. The class of the numbers follows (kernels.h). */
@@ -24,6 +25,7 @@ struct model {
     struct head *head;
     struct onnxtext *onnx; /* in place of encoder and head */
     struct onnxarrays *arrays; /* likewise */
+    struct packfile *pack; /* NULL: none; layers of all of them point into it */
     int32_t mask_id;
 };
 
@@ -192,6 +194,28 @@ static void describe_graph(struct model_info *i, const struct graph_model_info *
             i->token_types = 2;
 }
 
+/* For a model that is to run. kind: which layers it will ask for. */
+static enum status open_pack(const struct model_opts *o, const char *kind, enum precision p, const struct kernels *k, const struct model_info *i, struct model *m,
+                             struct err *e)
+{
+    struct packfile_opts pack = {.dir = o->pack_dir, .most_bytes = o->pack_bytes, .digest = i->digest.bytes, .kind = kind, .kernels = k, .precision = p};
+    return m && o->pack_dir ? packfile_open(&pack, &m->pack, e) : ST_OK;
+}
+
+/* Layers of a directory have the names of their places in it: what is written down under a digest must be what has it, even if the directory was exchanged
+   while it was read. */
+static enum status seal_pack(const char *dir, struct model_info *i, struct model *m, struct err *e)
+{
+    struct model_digest now = i->digest;
+    if (packfile_made(m->pack))
+        TRY(modeldir_digest(dir, &now, e));
+    if (memcmp(now.bytes, i->digest.bytes, sizeof now.bytes) != 0)
+        return err_set(e, ST_ENV, "'%s' was changed while it was read; try again", dir);
+    packfile_seal(m->pack);
+    i->shared_bytes = packfile_mapped_bytes(m->pack);
+    return ST_OK;
+}
+
 /* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
 static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, enum precision p, const struct kernels *k,
                              struct model_config *c, struct model_info *i, struct model *m, struct err *e)
@@ -201,10 +225,11 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     struct graph_model *gm = NULL;
     TRY(modeldir_digest(path, &i->digest, e));
     TRY(name_of(path, i->name, sizeof i->name, e));
+    TRY(open_pack(o, "onnx", p, k, i, m, e));
     char *whole = mem_printf("%s/%s", folder, file);
     if (!whole)
         return err_nomem(e, "a path");
-    enum status st = graph_model_open(whole, k, &(struct graph_model_opts){.text = has_tokenizer(folder), .precision = p}, &gm, e);
+    enum status st = graph_model_open(whole, k, &(struct graph_model_opts){.text = has_tokenizer(folder), .precision = p, .pack = m ? m->pack : NULL}, &gm, e);
     if (st == ST_OK) {
         i->arrays = !graph_model_info(gm)->text;
         st = i->arrays ? onnxarrays_open(gm, folder, o, c, &arrays, e) : onnxtext_open(gm, folder, o, k, c, &text, e);
@@ -224,6 +249,8 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     i->ffn = c->ffn;
     i->dims = text ? onnxtext_width(text) : onnxarrays_width(arrays);
     if (m) {
+        packfile_seal(m->pack); /* names tell what the layers hold */
+        i->shared_bytes = packfile_mapped_bytes(m->pack);
         m->onnx = text;
         m->arrays = arrays;
     } else {
@@ -263,7 +290,12 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     i->parameters = l.parameters;
     i->weight_bytes = l.bytes;
     if (st == ST_OK && m)
+        st = open_pack(o, task_words[c->task], p, k, i, m, e);
+    l.pack = m ? m->pack : NULL;
+    if (st == ST_OK && m)
         st = walk(&l, dir, p, top_k, m, e);
+    if (st == ST_OK && m)
+        st = seal_pack(dir, i, m, e);
     loading_release(&l);
     weights_free(w);
     return st;
@@ -320,6 +352,7 @@ void model_free(struct model *m)
     onnxarrays_free(m->arrays);
     head_free(m->head);
     encoder_free(m->encoder);
+    packfile_free(m->pack);
     config_release(&m->config);
     mem_free(m);
 }

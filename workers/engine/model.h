@@ -20,6 +20,8 @@ struct model_opts {
     const char *task;      /* "embed", "classify", "token-classify", "fill-mask"; NULL or "auto": what the directory was made for */
     uint32_t top_k;        /* fill-mask: tokens for each mask; 0: 5 */
     int reference;         /* 1: naive kernels only */
+    const char *pack_dir;  /* where packed weights are kept (packfile.h); NULL: nowhere */
+    uint64_t pack_bytes;   /* most of them; 0: PACKFILE_MOST_BYTES */
 };
 
 struct model_info {
@@ -40,6 +42,7 @@ struct model_info {
     char ops[160];          /* "1 embed, 24 linear, 6 attention, 13 norm, 1 pool" */
     uint64_t parameters;    /* count */
     uint64_t weight_bytes;  /* in memory, as packed */
+    uint64_t shared_bytes;  /* of these: in a file's pages, shared with other workers */
     uint32_t layers, hidden, heads, ffn, vocab;
     uint32_t token_types;   /* 0 or 1: it does not tell the texts of a pair apart by types */
     uint32_t max_tokens;    /* special tokens included: what the model (or sentence_bert_config.json) allows */

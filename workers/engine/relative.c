@@ -127,7 +127,7 @@ static enum status project(struct loading *l, struct relative *r, const char *la
     uint64_t counted = l->parameters, bytes = l->bytes;
     enum precision precision = l->precision;
     l->precision = PREC_F32; /* once, for all texts */
-    enum status st = loading_linear(l, c->hidden, c->hidden, &projection, e);
+    enum status st = loading_linear(l, NULL, c->hidden, c->hidden, &projection, e);
     if (st == ST_OK)
         st = loading_part(l, name, 0, c->hidden, c->hidden, &projection, e);
     if (c->relative.shared)

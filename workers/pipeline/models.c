@@ -103,7 +103,7 @@ static uint64_t record_bytes(const struct model *m)
     return all;
 }
 
-enum status loaded_open(const struct job *j, const char *isa, struct loaded **out, struct err *e)
+enum status loaded_open(const struct job *j, const struct model_opts *machine, struct loaded **out, struct err *e)
 {
     struct loaded *l = mem_zalloc(sizeof *l);
     if (!l)
@@ -111,7 +111,10 @@ enum status loaded_open(const struct job *j, const char *isa, struct loaded **ou
     l->refs = 1;
     l->key = j->model_key;
     uint64_t begun = clock_ms();
-    struct model_opts o = {.isa = isa, .precision = j->spec.precision, .task = j->spec.task, .top_k = (uint32_t)j->spec.top_k};
+    struct model_opts o = *machine;
+    o.precision = j->spec.precision;
+    o.task = j->spec.task;
+    o.top_k = (uint32_t)j->spec.top_k;
     enum status st = model_open(j->spec.model, &o, &l->model, e);
     if (st == ST_OK)
         st = open_beside(l, j->spec.model, e);

@@ -19,6 +19,8 @@ struct pipeline;
 struct pipeline_opts {
     uint32_t lanes;
     const char *isa;          /* NULL: the best there is */
+    const char *pack_dir;     /* where packed weights are kept; NULL: nowhere */
+    uint64_t pack_bytes;      /* most of them; 0: PACKFILE_MOST_BYTES */
     uint64_t budget_bytes;    /* records and rows inside the pipeline; 0: 64 MiB */
     struct blackbox *box;     /* with pipeline_slots(lanes) slots; kept by the caller */
     int wake_fd;

@@ -395,7 +395,8 @@ static int load(struct pipeline *p, struct held *h)
     loaded_unref(old); /* its memory goes with the last record that needs it */
     struct err e;
     struct loaded *l;
-    enum status st = loaded_open(h->job, p->o.isa, &l, &e);
+    struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes};
+    enum status st = loaded_open(h->job, &machine, &l, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "the model");
     struct report report = {.kind = REPORT_MODEL_READY, .job = h->job->id, .model_key = h->job->model_key};

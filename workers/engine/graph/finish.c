@@ -459,7 +459,9 @@ enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err
     }
     if (!o->no_fuse)
         TRY(graph_fuse(g, o->given, o->n_given, e));
-    for (uint32_t i = 0; i < g->n_nodes; i++)
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
         g->nodes[i]->precision = o->precision;
+        g->nodes[i]->pack = o->pack;
+    }
     return plan(g, e);
 }

@@ -76,6 +76,7 @@ struct given { /* an input that holds one number throughout, known beforehand: t
 struct graph_opts {
     int no_fold, no_fuse;    /* for tests */
     int precision;           /* enum precision of the linear layers */
+    struct packfile *pack;   /* of their weights; NULL: none. Outlives the graph */
     const struct given *given;
     uint32_t n_given;
 };

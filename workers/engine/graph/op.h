@@ -14,6 +14,7 @@
 #include "workers/engine/graph/tensor.h"
 
 struct graph;
+struct packfile;
 struct run;
 
 /* Attributes ---------------------------------------------------------------------------------------------------------------------- */
@@ -51,6 +52,7 @@ struct node {
     enum value_kind out_kind; /* unused by most */
     uint32_t n_own;         /* of its inputs, without those that its bodies capture: they follow behind these */
     int precision;          /* enum precision: of the weights, where the op has some */
+    struct packfile *pack;  /* of packed weights; NULL: none */
     const char *bad_attr;   /* asked for as another kind than it is */
 };
 

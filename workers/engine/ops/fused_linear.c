@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "workers/engine/ops/args.h"
-#include "workers/engine/ops/linear.h"
+#include "workers/engine/packfile.h"
 
 struct fused {
     struct linear linear;
@@ -52,9 +52,8 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     const struct tensor *w = s->constants[1], *b = arg_there(s, 2) ? s->constants[2] : NULL;
     int turned = node_int(n, "transposed", 0) != 0;
     size_t k = (size_t)w->dims[turned], outputs = (size_t)w->dims[!turned];
-    TRY(linear_init(&f->linear, n->kernels, (enum precision)n->precision, (uint32_t)outputs, (uint32_t)k, e));
-    linear_set_strided(&f->linear, 0, (uint32_t)outputs, tensor_data(w), turned ? k : 1, turned ? 1 : outputs, b ? tensor_data(b) : NULL);
-    return ST_OK;
+    return packfile_linear_of(n->pack, &f->linear, n->kernels, (enum precision)n->precision, (uint32_t)outputs, (uint32_t)k, tensor_data(w), turned ? k : 1,
+                              turned ? 1 : outputs, b ? tensor_data(b) : NULL, e);
 }
 
 static enum status run(struct run *r, const struct node *n, struct err *e)

@@ -6,6 +6,7 @@
 #include "workers/engine/ops/args.h"
 #include "workers/engine/ops/linear.h"
 #include "workers/engine/ops/product.h"
+#include "workers/engine/packfile.h"
 #include "workers/engine/ops/walk.h"
 
 struct packed {
@@ -50,20 +51,23 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     TRY(product_fits(n, 1, (size_t)cols, (size_t)k, e));
     struct packed *p = mem_zalloc(sizeof *p);
     float *bias = mem_array((size_t)cols, sizeof *bias);
-    enum status st = p && bias ? linear_init(&p->linear, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
-    if (st != ST_OK) {
+    if (!p || !bias) {
         mem_free(p);
         mem_free(bias);
-        return st;
+        return err_nomem(e, "the model's weights");
     }
     int64_t count = c ? tensor_count(c) : 0;
     p->has_c = alpha == 1 && c && (count == 1 || (count == cols && c->dims[c->rank - 1] == cols));
     for (int64_t j = 0; p->has_c && j < cols; j++)
         bias[j] = beta * ((const float *)tensor_data(c))[count == 1 ? 0 : j];
-    linear_set_strided(&p->linear, 0, (uint32_t)cols, tensor_data(b), turned ? (size_t)k : 1, turned ? 1 : (size_t)cols, bias);
+    enum status st = packfile_linear_of(n->pack, &p->linear, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, tensor_data(b), turned ? (size_t)k : 1,
+                                        turned ? 1 : (size_t)cols, bias, e);
     mem_free(bias);
-    n->state = p;
-    return ST_OK;
+    if (st == ST_OK)
+        n->state = p;
+    else
+        mem_free(p);
+    return st;
 }
 
 static void release(struct node *n)

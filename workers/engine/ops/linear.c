@@ -36,6 +36,12 @@ enum status linear_init(struct linear *l, const struct kernels *kernels, enum pr
 void linear_bind(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, const void *block)
 {
     lay_out(l, kernels, precision, n, k, (void *)(uintptr_t)block);
+    l->bound = l->filled = 1;
+}
+
+void linear_lend(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, void *block)
+{
+    lay_out(l, kernels, precision, n, k, block);
     l->bound = 1;
 }
 
@@ -49,7 +55,7 @@ void linear_release(struct linear *l)
 void linear_set_strided(struct linear *l, uint32_t first, uint32_t count, const float *w, size_t row, size_t column, const float *bias)
 {
     BUG_IF(first > l->n || count > l->n - first, "outputs %u+%u of a linear layer with %u", first, count, l->n);
-    BUG_IF(l->bound, "a linear layer over a block that is only read");
+    BUG_IF(l->filled, "a linear layer over a block that is only read");
     l->kernels->product[l->precision].pack(l->n, l->k, first, count, w, row, column, l->packed);
     if (bias)
         memcpy(l->bias + first, bias, sizeof *bias * count);

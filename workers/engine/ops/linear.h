@@ -14,6 +14,7 @@ struct linear {
     void *packed;
     float *bias; /* within packed */
     int bound;   /* packed is another's */
+    int filled;  /* and is only read */
 };
 
 size_t linear_packed_bytes(const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k);
@@ -22,6 +23,8 @@ MUST_USE enum status linear_init(struct linear *l, const struct kernels *kernels
                                  struct err *e);
 /* Over a block that linear_set has filled before: l->packed of another time. 64-byte aligned; only read; it must outlive l. */
 void linear_bind(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, const void *block);
+/* Over a block of zero bytes that linear_set is to fill; 64-byte aligned; it must outlive l. */
+void linear_lend(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, void *block);
 void linear_release(struct linear *l);
 /* Outputs first..first+count-1: w has count rows of k, as published. Several projections of one input share one product so. bias may be NULL. */
 void linear_set(struct linear *l, uint32_t first, uint32_t count, const float *w, const float *bias);

@@ -6,6 +6,7 @@
 #include "workers/engine/ops/linear.h"
 #include "workers/engine/ops/mm.h"
 #include "workers/engine/ops/product.h"
+#include "workers/engine/packfile.h"
 
 static enum status shape(struct shaping *s, struct err *e)
 {
@@ -22,12 +23,12 @@ static enum status plan(struct node *n, const struct shaping *s, struct err *e)
     int64_t k = b->dims[0], cols = b->dims[1];
     TRY(product_fits(n, 1, (size_t)cols, (size_t)k, e));
     struct linear *l = mem_zalloc(sizeof *l);
-    enum status st = l ? linear_init(l, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, e) : err_nomem(e, "the model's weights");
+    enum status st = l ? packfile_linear_of(n->pack, l, n->kernels, PREC_F32, (uint32_t)cols, (uint32_t)k, tensor_data(b), 1, (size_t)cols, NULL, e)
+                           : err_nomem(e, "the model's weights");
     if (st != ST_OK) {
         mem_free(l);
         return st;
     }
-    linear_set_strided(l, 0, (uint32_t)cols, tensor_data(b), 1, (size_t)cols, NULL);
     n->state = l;
     return ST_OK;
 }
