@@ -319,7 +319,7 @@ static void phase_channel(const struct conv_args *g, const struct plan *p, float
 struct ending {
     const float *bias, *res;
     size_t ldres;
-    int clips;
+    int clips, swish; /* swish: x * clip(x * lo + hi, 0, 1) */
     float lo, hi;
 };
 
@@ -344,6 +344,7 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
             for (int j = 0; j < TV; j++)
                 acc[i][j] = mul_add(v, x[j], acc[i][j]);
         }
+        __builtin_prefetch(b + 12 * NR);
         w += MR;
         b += NR;
     }
@@ -366,6 +367,14 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
 #pragma GCC unroll 8
             for (int j = 0; j < TV; j++)
                 acc[i][j] = clip(acc[i][j], lo, hi);
+    }
+    if (e && e->swish) {
+        vf a = splat(e->lo), b0 = splat(e->hi);
+#pragma GCC unroll 14
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < TV; j++)
+                acc[i][j] = acc[i][j] * clip(acc[i][j] * a + b0, (vf){0}, splat(1));
     }
 #pragma GCC unroll 14
     for (int i = 0; i < mr; i++)
@@ -497,15 +506,16 @@ struct block {
     const float *panel;
 };
 
-static int clips(const struct conv_args *g)
+/* Activations that a tile does itself. */
+static int within_tile(const struct conv_args *g)
 {
-    return g->act == CONV_ACT_RELU || g->act == CONV_ACT_CLIP;
+    return g->act == CONV_ACT_NONE || g->act == CONV_ACT_RELU || g->act == CONV_ACT_CLIP || g->act == CONV_ACT_HARD_SWISH;
 }
 
 static struct ending ending_of(const struct conv_args *g)
 {
-    struct ending e = {.clips = clips(g), .hi = __builtin_inff()};
-    if (g->act == CONV_ACT_CLIP)
+    struct ending e = {.clips = g->act == CONV_ACT_RELU || g->act == CONV_ACT_CLIP, .swish = g->act == CONV_ACT_HARD_SWISH, .hi = __builtin_inff()};
+    if (g->act == CONV_ACT_CLIP || e.swish)
         e.lo = g->a, e.hi = g->b;
     return e;
 }
@@ -529,7 +539,7 @@ static __attribute__((noinline)) void edge_tile(const struct conv_args *g, const
         end.res = add, end.ldres = NR;
     }
     tiles[mr](b->kc, w, b->panel, edge, NR, b->k0 == 0, last ? &end : NULL);
-    for (uint32_t r = 0; last && g->act != CONV_ACT_NONE && !end.clips && r < mr; r++)
+    for (uint32_t r = 0; last && !within_tile(g) && r < mr; r++)
         finish(g, NR, edge + r * NR, NULL, NULL, edge + r * NR);
     move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge, NR);
 }
@@ -554,25 +564,106 @@ static __attribute__((noinline)) void thin_tile(uint32_t kc, const float *w0, co
         store(c + i * VL, acc[i]);
 }
 
-/* Channels r0 .. r1 are one tile, r1 .. r2 the next. */
-static void conv_thin(const struct conv_args *g, const struct plan *p, const struct block *b, const uint32_t r[3], const float *w, const float *bias,
-                      const float *res, float *y)
+/* The last one to four pixels of a block: channels are the lanes, a tile's rows of one k are one vector. c is [tiles][px][VL]. */
+INL void slim(const int tiles_n, const int px, uint32_t kc, const float *const w[], const float *b, float *c, int first)
 {
-    _Alignas(64) float c[2 * MR * VL], add[2 * MR * VL];
-    int last = b->k0 + b->kc == p->k;
-    if (b->k0 > 0) {
-        memset(c, 0, sizeof c);
-        for (int t = 0; t < 2; t++)
-            move_tile(g, p, y + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], c + t * MR * VL, VL);
+    vf acc[8][4];
+    const float *at[8];
+#pragma GCC unroll 8
+    for (int t = 0; t < tiles_n; t++) {
+        at[t] = w[t];
+#pragma GCC unroll 4
+        for (int j = 0; j < px; j++)
+            acc[t][j] = first ? (vf){0} : load(c + (t * px + j) * VL);
     }
-    thin_tile(b->kc, w, w + (size_t)p->k * MR, b->panel, c, b->k0 == 0);
-    for (int t = 0; t < 2; t++) {
-        float *at = c + t * MR * VL, *more = add + t * MR * VL;
+    for (uint32_t k = 0; k < kc; k++, b += NR) {
+        vf x[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < px; j++)
+            x[j] = splat(b[j]);
+#pragma GCC unroll 8
+        for (int t = 0; t < tiles_n; t++) {
+            vf v = load(at[t]);
+            at[t] += MR;
+#pragma GCC unroll 4
+            for (int j = 0; j < px; j++)
+                acc[t][j] = mul_add(v, x[j], acc[t][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < tiles_n; t++)
+#pragma GCC unroll 4
+        for (int j = 0; j < px; j++)
+            store(c + (t * px + j) * VL, acc[t][j]);
+}
+
+static __attribute__((noinline)) void slim_1(uint32_t kc, const float *const w[], const float *b, float *c, int first)
+{
+    slim(8, 1, kc, w, b, c, first);
+}
+
+static __attribute__((noinline)) void slim_2(uint32_t kc, const float *const w[], const float *b, float *c, int first)
+{
+    slim(4, 2, kc, w, b, c, first);
+}
+
+static __attribute__((noinline)) void slim_4(uint32_t kc, const float *const w[], const float *b, float *c, int first)
+{
+    slim(3, 4, kc, w, b, c, first);
+}
+
+/* How many tiles go together when n pixels are left; 1: as any other panel. */
+static uint32_t together(uint32_t n)
+{
+    if ((int)MR <= (int)VL && n <= 4)
+        return n == 1 ? 8 : n == 2 ? 4 : 3;
+    return n <= VL ? 2 : 1;
+}
+
+/* n channels of px pixels: lanes[pixel][channel] to rows[channel][pixel], or back. */
+static void transpose(uint32_t n, uint32_t px, float *lanes, float *rows, int back)
+{
+    for (uint32_t j = 0; j < px; j++)
+        for (uint32_t i = 0; i < n; i++)
+            if (back)
+                lanes[j * VL + i] = rows[i * VL + j];
+            else
+                rows[i * VL + j] = lanes[j * VL + i];
+}
+
+/* The last pixels of a block, for `count` tiles: channels r[t] .. r[t + 1] are tile t. */
+static __attribute__((noinline)) void conv_thin(const struct conv_args *g, const struct plan *p, const struct block *b, const uint32_t *r, uint32_t count,
+                                                const float *w, const float *bias, const float *res, float *y)
+{
+    _Alignas(64) float c[8 * MR * VL], lanes[16 * VL], add[MR * VL];
+    const float *at[8];
+    int last = b->k0 + b->kc == p->k, is_slim = (int)MR <= (int)VL && b->n <= 4;
+    uint32_t px = b->n == 3 ? 4 : b->n;
+    if (b->k0 > 0) {
+        memset(lanes, 0, sizeof lanes);
+        for (int i = 0; !is_slim && i < 2 * MR; i++)
+            store(c + i * VL, (vf){0});
+    }
+    for (uint32_t t = 0; t < 8; t++)
+        at[t] = w + (size_t)(t < count ? t : count - 1) * p->k * MR;
+    for (uint32_t t = 0; b->k0 > 0 && t < count; t++) {
+        move_tile(g, p, y + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], c + t * MR * VL, VL);
+        if (is_slim)
+            transpose(r[t + 1] - r[t], b->n, lanes + t * px * VL, c + t * MR * VL, 1);
+    }
+    if (!is_slim)
+        thin_tile(b->kc, at[0], at[1], b->panel, c, b->k0 == 0);
+    else
+        (px == 1 ? slim_1 : px == 2 ? slim_2 : slim_4)(b->kc, at, b->panel, lanes, b->k0 == 0);
+    for (uint32_t t = 0; t < count; t++) {
+        float *rows = c + t * MR * VL;
+        if (is_slim)
+            transpose(r[t + 1] - r[t], b->n, lanes + t * px * VL, rows, 0);
         if (last && res)
-            move_tile(g, p, res + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], more, VL);
-        for (uint32_t i = r[t]; last && i < r[t + 1]; i++, at += VL, more += VL)
-            finish(g, b->n, at, bias ? bias + i : NULL, res ? more : NULL, at);
-        move_tile(g, p, NULL, y + r[t] * p->out, b->q0, b->n, r[t + 1] - r[t], c + t * MR * VL, VL);
+            move_tile(g, p, res + r[t] * p->out, NULL, b->q0, b->n, r[t + 1] - r[t], add, VL);
+        for (uint32_t i = 0; last && i < r[t + 1] - r[t]; i++)
+            finish(g, b->n, rows + i * VL, bias ? bias + r[t] + i : NULL, res ? add + i * VL : NULL, rows + i * VL);
+        move_tile(g, p, NULL, y + r[t] * p->out, b->q0, b->n, r[t + 1] - r[t], rows, VL);
     }
 }
 
@@ -594,7 +685,7 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
                        const float *packed, const float *bias, const float *res, float *y)
 {
     uint32_t n_tiles = tiles_of(g->oc), step = OC_BLOCK / MR, each = g->oc / n_tiles, more = g->oc % n_tiles;
-    int last = k0 + kc == p->k, later = last && g->act != CONV_ACT_NONE && !clips(g);
+    int last = k0 + kc == p->k, later = last && !within_tile(g);
     struct ending end = ending_of(g);
     end.ldres = p->out;
     packed += (size_t)k0 * MR;
@@ -605,7 +696,7 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
             size_t image = b.q0 / p->out, i = b.q0 - image * p->out, shift = image * g->groups * g->oc * p->out + i;
             b.n = q1 - b.q0 < NR ? (uint32_t)(q1 - b.q0) : NR;
             int whole = b.n == NR && i + NR <= p->out;
-            uint32_t r[3] = {r0};
+            uint32_t r[9] = {r0}, group = together(b.n);
             for (uint32_t t = t0; t < t1; t++, r[0] = r[1]) {
                 const float *w = packed + (size_t)t * p->k * MR;
                 r[1] = r[0] + each + (t < more);
@@ -616,11 +707,13 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
                     tiles[r[1] - r[0]](kc, w, b.panel, c, p->out, k0 == 0, last ? &end : NULL);
                     for (uint32_t k = 0; later && k < r[1] - r[0]; k++)
                         finish(g, NR, c + k * p->out, NULL, NULL, c + k * p->out);
-                } else if (b.n <= VL && t + 1 < t1) {
-                    t++;
-                    r[2] = r[1] + each + (t < more);
-                    conv_thin(g, p, &b, r, w, bias, res, y);
-                    r[1] = r[2];
+                } else if (group > 1) {
+                    uint32_t count = t1 - t < group ? t1 - t : group;
+                    for (uint32_t j = 1; j < count; j++)
+                        r[j + 1] = r[j] + each + (t + j < more);
+                    conv_thin(g, p, &b, r, count, w, bias, res, y);
+                    r[1] = r[count];
+                    t += count - 1;
                 } else {
                     edge_tile(g, p, &b, r[0], r[1] - r[0], w, bias, res, y);
                 }
@@ -782,7 +875,7 @@ static size_t conv_packed(const struct conv_args *g)
     size_t taps = (size_t)g->kernel[0] * g->kernel[1] * g->kernel[2];
     if (is_depthwise(g))
         return g->groups * g->oc * taps;
-    return (size_t)g->groups * tiles_of(g->oc) * MR * g->ic * taps;
+    return (size_t)g->groups * tiles_of(g->oc) * MR * g->ic * taps + VL; /* vectors of a tile's rows reach beyond it */
 }
 
 /* packed[tile][k][i], zeros beyond the rows of a tile */
@@ -794,6 +887,7 @@ static void conv_pack(const struct conv_args *g, const float *w, float *packed)
         return;
     }
     uint32_t n_tiles = tiles_of(g->oc);
+    memset(packed + (size_t)g->groups * n_tiles * MR * k, 0, VL * sizeof *packed);
     for (uint32_t group = 0; group < g->groups; group++)
         for (uint32_t t = 0; t < n_tiles; t++, packed += k * MR) {
             uint32_t r0 = tile_row(g->oc, n_tiles, t), r1 = tile_row(g->oc, n_tiles, t + 1);

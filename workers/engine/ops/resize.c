@@ -362,6 +362,14 @@ static const struct tensor *port(const struct run *r, const struct node *n, int 
 static void move_axis(const struct taps *t, int64_t outer, int64_t inner, size_t size, const char *x, char *y)
 {
     size_t row = (size_t)inner * size;
+    if (row == sizeof(uint32_t)) {
+        const uint32_t *from = (const void *)x;
+        uint32_t *to = (void *)y;
+        for (int64_t o = 0; o < outer; o++, from += t->in, to += t->out)
+            for (int64_t i = 0; i < t->out; i++)
+                to[i] = from[t->index[i]];
+        return;
+    }
     for (int64_t o = 0; o < outer; o++, x += (size_t)t->in * row)
         for (int64_t i = 0; i < t->out; i++, y += row)
             memcpy(y, x + (size_t)t->index[i] * row, row);
