@@ -28,7 +28,7 @@ enum { VL = 4 };
 #endif
 /* A panel's block of k (KC x NR floats) stays in the first-level cache, the panels of a block of pixels and the weights of OC_BLOCK
    channels in the second. */
-enum { TV = NR / VL, KC = 256, PANELS = 192 / NR, OC_BLOCK = 84, SLACK = 8 * VL + 16, DEEP = 8, ROWS_AT_ONCE = 2048 };
+enum { TV = NR / VL, KC = 256, PANELS = 192 / NR, OC_BLOCK = 84, SLACK = 8 * VL + 16, DEEP = 8, ROWS_AT_ONCE = 2048, FEW_TILES = 12 };
 
 #define INL static inline __attribute__((always_inline))
 
@@ -323,8 +323,8 @@ struct ending {
     float lo, hi;
 };
 
-/* c[mr][NR] (+)= chain over kc of w[k][i] * b[k][j] */
-INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first, const struct ending *e)
+/* c[mr][NR] (+)= chain over kc of w[k][i] * b[k][j]; with `off`, row k of b is b + off[k] */
+INL void tile(const int mr, uint32_t kc, const float *w, const float *b, const uint32_t *off, float *c, size_t ldc, int first, const struct ending *e)
 {
     vf acc[MR][TV];
 #pragma GCC unroll 14
@@ -334,9 +334,10 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
             acc[i][j] = first ? (vf){0} : load(c + (size_t)i * ldc + j * VL);
     for (uint32_t k = 0; k < kc; k++) {
         vf x[TV];
+        const float *row = off ? b + off[k] : b;
 #pragma GCC unroll 8
         for (int j = 0; j < TV; j++)
-            x[j] = load(b + j * VL);
+            x[j] = load(row + j * VL);
 #pragma GCC unroll 14
         for (int i = 0; i < mr; i++) {
             vf v = splat(w[i]);
@@ -344,9 +345,11 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
             for (int j = 0; j < TV; j++)
                 acc[i][j] = mul_add(v, x[j], acc[i][j]);
         }
-        __builtin_prefetch(b + 12 * NR);
         w += MR;
-        b += NR;
+        if (!off) {
+            __builtin_prefetch(b + 12 * NR);
+            b += NR;
+        }
     }
     if (e && e->bias)
 #pragma GCC unroll 14
@@ -383,12 +386,18 @@ INL void tile(const int mr, uint32_t kc, const float *w, const float *b, float *
             store(c + (size_t)i * ldc + j * VL, acc[i][j]);
 }
 
-typedef void tile_fn(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first, const struct ending *e);
+typedef void tile_fn(uint32_t kc, const float *w, const float *b, const uint32_t *off, float *c, size_t ldc, int first, const struct ending *e);
 #define TILE(mr)                                                                                                                 \
-    static __attribute__((noinline)) void tile_##mr(uint32_t kc, const float *w, const float *b, float *c, size_t ldc, int first, \
-                                                    const struct ending *e)                                                      \
+    static __attribute__((noinline)) void tile_##mr(uint32_t kc, const float *w, const float *b, const uint32_t *off, float *c,   \
+                                                    size_t ldc, int first, const struct ending *e)                               \
     {                                                                                                                            \
-        tile(mr, kc, w, b, c, ldc, first, e);                                                                                    \
+        (void)off;                                                                                                               \
+        tile(mr, kc, w, b, NULL, c, ldc, first, e);                                                                              \
+    }                                                                                                                            \
+    static __attribute__((noinline)) void tile_far_##mr(uint32_t kc, const float *w, const float *b, const uint32_t *off, float *c, \
+                                                        size_t ldc, int first, const struct ending *e)                           \
+    {                                                                                                                            \
+        tile(mr, kc, w, b, off, c, ldc, first, e);                                                                               \
     }
 TILE(1) TILE(2)
 #if ISA_LEVEL >= 2
@@ -397,15 +406,17 @@ TILE(3) TILE(4) TILE(5) TILE(6)
 #if ISA_LEVEL >= 3
 TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
 #endif
-static tile_fn *const tiles[MR + 1] = {
-    NULL, tile_1, tile_2,
-#if ISA_LEVEL >= 2
-    tile_3, tile_4, tile_5, tile_6,
-#endif
 #if ISA_LEVEL >= 3
-    tile_7, tile_8, tile_9, tile_10, tile_11, tile_12, tile_13, tile_14,
+#define EACH_TILE(name) {NULL, name(1), name(2), name(3), name(4), name(5), name(6), name(7), name(8), name(9), name(10), name(11), name(12), name(13), name(14)}
+#elif ISA_LEVEL >= 2
+#define EACH_TILE(name) {NULL, name(1), name(2), name(3), name(4), name(5), name(6)}
+#else
+#define EACH_TILE(name) {NULL, name(1), name(2)}
 #endif
-};
+#define NEAR(mr) tile_##mr
+#define FAR(mr) tile_far_##mr
+static tile_fn *const tiles[MR + 1] = EACH_TILE(NEAR); /* over a panel */
+static tile_fn *const far_tiles[MR + 1] = EACH_TILE(FAR); /* over rows where they lie */
 
 INL void copy_row(float *to, const float *from)
 {
@@ -538,7 +549,7 @@ static __attribute__((noinline)) void edge_tile(const struct conv_args *g, const
         move_tile(g, p, res + r0 * p->out, NULL, b->q0, b->n, mr, add, NR);
         end.res = add, end.ldres = NR;
     }
-    tiles[mr](b->kc, w, b->panel, edge, NR, b->k0 == 0, last ? &end : NULL);
+    tiles[mr](b->kc, w, b->panel, NULL, edge, NR, b->k0 == 0, last ? &end : NULL);
     for (uint32_t r = 0; last && !within_tile(g) && r < mr; r++)
         finish(g, NR, edge + r * NR, NULL, NULL, edge + r * NR);
     move_tile(g, p, NULL, y + r0 * p->out, b->q0, b->n, mr, edge, NR);
@@ -704,7 +715,7 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
                     float *c = y + shift + r[0] * p->out;
                     end.bias = bias ? bias + r[0] : NULL;
                     end.res = res ? res + shift + r[0] * p->out : NULL;
-                    tiles[r[1] - r[0]](kc, w, b.panel, c, p->out, k0 == 0, last ? &end : NULL);
+                    tiles[r[1] - r[0]](kc, w, b.panel, NULL, c, p->out, k0 == 0, last ? &end : NULL);
                     for (uint32_t k = 0; later && k < r[1] - r[0]; k++)
                         finish(g, NR, c + k * p->out, NULL, NULL, c + k * p->out);
                 } else if (group > 1) {
@@ -720,6 +731,38 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
             }
         }
     }
+}
+
+/* With few output channels a panel would be read too seldom to be worth its making: where every NR pixels lie in one row, the tiles read the
+   planes themselves. With one tap only they would not: each of its rows is on a page of its own. */
+static int reads_planes(const struct conv_args *g, const struct plan *p)
+{
+    return p->taps > 1 && p->row % NR == 0 && tiles_of(g->oc) <= FEW_TILES;
+}
+
+/* All output channels of a group over all pixels of some images. */
+static void conv_planes(const struct conv_args *g, const struct plan *p, const uint32_t *off, size_t all, const float *planes, const float *packed,
+                        const float *bias, const float *res, float *y)
+{
+    uint32_t n_tiles = tiles_of(g->oc);
+    int later = !within_tile(g);
+    struct ending end = ending_of(g);
+    end.ldres = p->out;
+    for (size_t q = 0; q < all; q += NR)
+        for (uint32_t k0 = 0; k0 < p->k; k0 += KC) {
+            uint32_t kc = p->k - k0 < KC ? p->k - k0 : KC, last = k0 + kc == p->k;
+            size_t image = q / p->out, i = q - image * p->out, shift = image * g->groups * g->oc * p->out + i;
+            const float *from = planes + image * p->image + pixel_at(g, p, i);
+            for (uint32_t t = 0; t < n_tiles; t++) {
+                uint32_t r0 = tile_row(g->oc, n_tiles, t), mr = tile_row(g->oc, n_tiles, t + 1) - r0;
+                float *c = y + shift + r0 * p->out;
+                end.bias = bias ? bias + r0 : NULL;
+                end.res = res ? res + shift + r0 * p->out : NULL;
+                far_tiles[mr](kc, packed + ((size_t)t * p->k + k0) * MR, from, off + k0, c, p->out, k0 == 0, last ? &end : NULL);
+                for (uint32_t k = 0; last && later && k < mr; k++)
+                    finish(g, NR, c + k * p->out, NULL, NULL, c + k * p->out);
+            }
+        }
 }
 
 static size_t round16(size_t n)
@@ -746,13 +789,18 @@ static void dense(const struct conv_args *g, const struct plan *p)
                     for (uint32_t c = 0; c < g->ic; c++)
                         phase_channel(g, p, 0, x + ((size_t)b * g->groups * g->ic + c) * p->in, planes + b * p->image + c * p->channel);
             size_t all = nb * p->out, shift = ((size_t)b0 * g->groups + group) * g->oc * p->out;
+            const float *packed = g->packed + (size_t)group * tiles_of(g->oc) * p->k * MR, *bias = g->bias ? g->bias + (size_t)group * g->oc : NULL,
+                        *res = g->res ? g->res + shift : NULL;
+            if (reads_planes(g, p)) {
+                conv_planes(g, p, off, all, from, packed, bias, res, g->y + shift);
+                continue;
+            }
             for (size_t q0 = 0; q0 < all; q0 += PANELS * NR) {
                 size_t q1 = q0 + PANELS * NR < all ? q0 + PANELS * NR : all;
                 for (uint32_t k0 = 0; k0 < p->k; k0 += KC) {
                     uint32_t kc = p->k - k0 < KC ? p->k - k0 : KC;
                     pack_pixels(g, p, from, off + k0, kc, q0, q1, panels);
-                    conv_block(g, p, k0, kc, q0, q1, panels, g->packed + (size_t)group * tiles_of(g->oc) * p->k * MR,
-                               g->bias ? g->bias + (size_t)group * g->oc : NULL, g->res ? g->res + shift : NULL, g->y + shift);
+                    conv_block(g, p, k0, kc, q0, q1, panels, packed, bias, res, g->y + shift);
                 }
             }
         }
