@@ -96,6 +96,29 @@ static enum status own(struct run *r, struct value *v, struct err *e)
     return ST_OK;
 }
 
+/* Sizes of one name are one size: what was inferred when the model was loaded rests on that. */
+static enum status check_symbols(struct run *r, struct err *e)
+{
+    const struct graph *g = r->g;
+    for (uint32_t i = 0; i < r->symbols; i++)
+        r->symbol_size[i] = -1;
+    for (uint32_t i = 0; i < g->n_in; i++) {
+        const struct graph_value *v = &g->values[g->in[i]];
+        const struct tensor *t = &r->values[g->in[i]].tensor;
+        for (uint32_t k = 0; r->values[g->in[i]].kind == VALUE_TENSOR && k < t->rank; k++) {
+            int32_t s = r->symbol[i * RANK_MAX + k];
+            char name[128];
+            if (s < 0)
+                continue;
+            if (r->symbol_size[s] >= 0 && r->symbol_size[s] != t->dims[k])
+                return err_set(e, ST_USER, "input '%s' has size %lld along axis %u, but '%s' is %lld elsewhere among the inputs", v->name, (long long)t->dims[k], k,
+                               dim_text(g->syms, v->type.dims[k], name, sizeof name), (long long)r->symbol_size[s]);
+            r->symbol_size[s] = t->dims[k];
+        }
+    }
+    return ST_OK;
+}
+
 static enum status whole(struct run *r, struct err *e)
 {
     const struct graph *g = r->g;
@@ -104,6 +127,7 @@ static enum status whole(struct run *r, struct err *e)
         if (r->values[g->in[i]].kind == VALUE_NONE && !v->type.optional && !v->constant.buffer)
             return err_set(e, ST_USER, "input '%s' is not given", v->name);
     }
+    TRY(check_symbols(r, e));
     clear(r, 0);
     while (r->strings) {
         struct strings *s = r->strings;

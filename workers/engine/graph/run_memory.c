@@ -58,6 +58,31 @@ static enum status make_slot(struct run *r, uint32_t i, struct err *e)
     return ST_OK;
 }
 
+/* The symbols that the sizes of inputs are, so that a run can see that each has one size. */
+static enum status number_symbols(struct run *r, struct err *e)
+{
+    const struct graph *g = r->g;
+    r->symbol = mem_array((size_t)g->n_in * RANK_MAX + 1, sizeof *r->symbol);
+    r->symbol_size = mem_array((size_t)g->n_in * RANK_MAX + 1, sizeof *r->symbol_size);
+    int *which = mem_array((size_t)g->n_in * RANK_MAX + 1, sizeof *which);
+    if (!r->symbol || !r->symbol_size || !which) {
+        mem_free(which);
+        return err_nomem(e, "a run");
+    }
+    for (uint32_t i = 0; i < g->n_in * RANK_MAX; i++) {
+        const struct type *t = &g->values[g->in[i / RANK_MAX]].type;
+        int s = t->kind == VALUE_TENSOR && (int)(i % RANK_MAX) < t->rank ? dim_symbol(g->syms, t->dims[i % RANK_MAX]) : -1;
+        uint32_t at = 0;
+        while (s >= 0 && at < r->symbols && which[at] != s)
+            at++;
+        if (s >= 0 && at == r->symbols)
+            which[r->symbols++] = s;
+        r->symbol[i] = s < 0 ? -1 : (int32_t)at;
+    }
+    mem_free(which);
+    return ST_OK;
+}
+
 static enum status set_up(struct run *r, struct run *root, struct err *e)
 {
     const struct graph *g = r->g;
@@ -79,6 +104,8 @@ static enum status set_up(struct run *r, struct run *root, struct err *e)
             r->values[i] = (struct value){.kind = VALUE_TENSOR, .tensor = g->values[i].constant};
     for (uint32_t i = 0; i < g->n_nodes; i++)
         TRY(make_slot(r, i, e));
+    if (!root)
+        TRY(number_symbols(r, e));
     if (root)
         r->pool = root->pool;
     else
@@ -126,6 +153,8 @@ void run_free(struct run *r)
     mem_free(r->constants);
     mem_free(r->in_values);
     mem_free(r->borrowed);
+    mem_free(r->symbol);
+    mem_free(r->symbol_size);
     if (r->root == r)
         pool_free(r->pool);
     mem_free(r);

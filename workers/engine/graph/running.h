@@ -46,6 +46,9 @@ struct run {
     struct slot *slots;    /* of its nodes */
     struct run *bodies, *next_body;
     struct buffer *borrowed; /* of each input: the caller's memory */
+    int32_t *symbol;         /* of each size of each input: which symbol it is, -1 */
+    int64_t *symbol_size;    /* in this run; -1: not seen yet */
+    uint32_t symbols;
 
     /* the node whose turn it is */
     const struct node *node;

@@ -189,11 +189,12 @@ static enum status split_shape(struct shaping *s, struct err *e)
     struct type t = s->in[0];
     if (t.rank >= 0 && s->syms) {
         TRY(axis_in(s->node, node_int(s->node, "axis", 0), t.rank, &axis, e));
-        if (s->in[1].kind == VALUE_NONE && s->n_in < 2 && !node_int(s->node, "keepdims", 1)) {
+        int whole = s->n_in < 2 || s->in[1].kind == VALUE_NONE; /* one by one */
+        if (whole && !node_int(s->node, "keepdims", 1)) {
             memmove(t.dims + axis, t.dims + axis + 1, (size_t)(t.rank - 1 - (int)axis) * sizeof *t.dims);
             t.rank--;
         } else {
-            t.dims[axis] = s->n_in < 2 ? 1 : dim_fresh(s->syms);
+            t.dims[axis] = whole ? 1 : dim_fresh(s->syms);
         }
     }
     sequence_of(&s->out[0], &t);
