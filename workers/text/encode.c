@@ -52,6 +52,8 @@ static struct blanks blanks_of(const uint8_t *p, size_t len)
 /* An added token; text is what was found. */
 static int push(struct encoder *x, int32_t id, const uint8_t *text, size_t len, struct tok_span span)
 {
+    if (!len) /* the spaces that it is made of are those of the token before it */
+        return 0;
     if (ids_reserve(x->out, x->out->count + 1, x->spans) < 0)
         return nomem(x);
     if (x->spans) {
@@ -259,9 +261,9 @@ static int put_normal(struct encoder *x, const struct piece *in)
                 return 1;
         }
         struct tok_span span = {0, 0};
-        if (in->from)
+        if (in->from && end > start)
             span = (struct tok_span){in->from[start].start, in->from[end - 1].end};
-        if (push(x, m.token->id, in->p + start, end - start, span))
+        if (push(x, m.token->id, in->p + start, end > start ? end - start : 0, span))
             return 1;
         at = end;
         searched = m.end;
@@ -335,7 +337,7 @@ static void put_text(struct encoder *x, size_t len)
         if (!found)
             return;
         size_t end = m.token->rstrip ? find_skip_white(x->text, len, m.end) : m.end;
-        if (push(x, m.token->id, x->text + start, end - start, (struct tok_span){(uint32_t)start, (uint32_t)end}))
+        if (push(x, m.token->id, x->text + start, end > start ? end - start : 0, (struct tok_span){(uint32_t)start, (uint32_t)end}))
             return;
         at = end;
         searched = m.end;

@@ -268,16 +268,17 @@ static void put_text(struct encoder *x, const uint8_t *text, size_t len)
             continue;
         }
         if (found && m.token->lstrip)
-            limit = find_trim_white(text, at, limit > at ? limit : at);
+            limit = find_trim_white(text, at, limit > at ? limit : at); /* not before at: what is done is done */
         if (limit > at)
             put_stretch(x, text + at, text + limit);
         end_segment(x);
         if (!found)
             return;
-        push(x, m.token->id);
-        at = searched = m.end;
-        if (m.token->rstrip && !x->full)
-            at = find_skip_white(text, len, at);
+        size_t start = m.token->lstrip ? limit : m.start;
+        at = m.token->rstrip ? find_skip_white(text, len, m.end) : m.end;
+        if (at > start) /* else the spaces that it is made of are those of the token before it */
+            push(x, m.token->id);
+        searched = m.end;
     }
 }
 
