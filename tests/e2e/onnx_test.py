@@ -62,6 +62,13 @@ def test_nodes_without_vectors(dir):
     node_tests("--isa", "generic")
 
 
+def test_models_as_exporters_write_them(dir):
+    """tests/golden/exported.py made them; fused and plain, folded and not, by each kind of kernels."""
+    for options in ([], ["--plain"], ["--symbolic"], ["--constants"], ["--isa", "generic"], ["--isa", "generic", "--plain"]):
+        rc, out, err = t.run([t.EBB, "model", "test", "--tolerance", "1e-5", *options, os.path.join(t.TOP, "tests/golden/exported")])
+        assert rc == 0 and out == "7 passed, 0 failed, 0 unsupported\n", (options, out, err)
+
+
 # Files that are wrong ----------------------------------------------------------------------------------------------------------------------
 
 X = o.value("x", o.FLOAT, ["n"])
