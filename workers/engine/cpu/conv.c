@@ -169,22 +169,38 @@ struct plan {
 
 static uint32_t phase_of(const struct conv_args *g, uint32_t axis, uint32_t tap)
 {
-    return tap * g->dilation[axis] % g->stride[axis];
+    return (uint32_t)((uint64_t)tap * g->dilation[axis] % g->stride[axis]);
 }
 
-/* A phase's place among those that some tap needs, or -1. */
+static uint32_t common(uint32_t a, uint32_t b)
+{
+    while (b) {
+        uint32_t t = a % b;
+        a = b, b = t;
+    }
+    return a;
+}
+
+/* Phases that some tap needs: taps go through `period` phases in turn, multiples of what stride and dilation have in common. */
+static uint32_t phase_count(const struct conv_args *g, uint32_t axis)
+{
+    uint32_t period = g->stride[axis] / common(g->stride[axis], g->dilation[axis]);
+    return g->kernel[axis] < period ? g->kernel[axis] : period;
+}
+
+/* A phase's place among them, or -1. */
 static int phase_slot(const struct conv_args *g, uint32_t axis, uint32_t phase)
 {
-    for (uint32_t k = 0, slot = 0; k < g->kernel[axis]; k++) {
-        uint32_t p = phase_of(g, axis, k), seen = 0;
-        for (uint32_t j = 0; j < k && !seen; j++)
-            seen = phase_of(g, axis, j) == p;
-        if (seen)
-            continue;
-        if (p == phase)
-            return (int)slot;
-        slot++;
-    }
+    uint32_t each = common(g->stride[axis], g->dilation[axis]);
+    if (phase % each)
+        return -1;
+    if (g->kernel[axis] >= g->stride[axis] / each)
+        return (int)(phase / each);
+    if (g->dilation[axis] == 1)
+        return phase < g->kernel[axis] ? (int)phase : -1;
+    for (uint32_t k = 0; k < g->kernel[axis]; k++)
+        if (phase_of(g, axis, k) == phase)
+            return (int)k;
     return -1;
 }
 
@@ -203,8 +219,7 @@ static struct plan plan_of(const struct conv_args *g)
     for (int i = 0; i < 3; i++) {
         uint32_t reach = (g->out[i] - 1) * g->stride[i] + (g->kernel[i] - 1) * g->dilation[i] + 1;
         p.size[i] = (reach + g->stride[i] - 1) / g->stride[i];
-        for (uint32_t ph = 0; ph < g->stride[i]; ph++)
-            p.phases[i] += phase_slot(g, (uint32_t)i, ph) >= 0;
+        p.phases[i] = phase_count(g, (uint32_t)i);
         p.direct &= g->stride[i] == 1 && g->pad[i] == 0 && reach <= g->in[i];
     }
     if (p.direct)

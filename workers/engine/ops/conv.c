@@ -79,6 +79,8 @@ static enum status conv_shape(struct shaping *s, struct err *e)
     dim channels = dim_mul(s->syms, w->dims[1], groups);
     if (dim_known(channels) && dim_known(x->dims[1]) && channels != x->dims[1])
         return node_error(s->node, e, "its input has %lld channels; its weights are for %lld", (long long)x->dims[1], (long long)channels);
+    if (dim_known(w->dims[1]) && w->dims[1] < 1)
+        return node_error(s->node, e, "its weights are for no input channels");
     if (dim_known(w->dims[0]) && w->dims[0] % groups)
         return node_error(s->node, e, "%lld output channels do not go into %lld groups", (long long)w->dims[0], (long long)groups);
     if (shape_has(s, 2)) {

@@ -60,6 +60,8 @@ enum status space_read(const struct node *n, int rank, const dim *weights, struc
             if (count && dim_known(w) && w != out->kernel[i])
                 return node_error(n, e, "attribute 'kernel_shape' says %lld where the weights have %lld", (long long)out->kernel[i],
                                   (long long)w);
+            if (dim_known(w) && w < 1)
+                return node_error(n, e, "its weights have no elements along a spatial axis");
             if (!count)
                 out->kernel[i] = w;
         }
