@@ -82,8 +82,8 @@ SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engin
               workers/engine/ops/det.c workers/engine/ops/nms.c workers/engine/ops/crop.c workers/engine/ops/strings.c
 SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c workers/engine/graphmodel.c workers/engine/onnxtext.c workers/engine/onnxarrays.c
 SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
-# packed weights on disk
-SRC_engine += workers/engine/packfile.c
+# packed weights on disk; where a model can be cut
+SRC_engine += workers/engine/packfile.c workers/engine/cut.c
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c workers/tensor_in/feed.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/products.c workers/engine/cpu/finish.c workers/engine/cpu/attention.c workers/engine/cpu/rows.c \

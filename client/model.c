@@ -1,5 +1,6 @@
 /* `ebb model inspect` and `ebb model bench`. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -20,7 +21,41 @@ static struct model_opts wanted(void)
     return (struct model_opts){.task = task_word, .precision = precision_word};
 }
 
-static json_t *inspect_json(const struct model_info *m, uint32_t vocabulary)
+enum { CUT_TOKENS = 128 }; /* the length, or open size, for which segments are told */
+
+static json_t *segments_json(const struct cut *c)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list && i < c->count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:f, s:I}", "first", c->list[i].first, "weight_bytes", (json_int_t)c->list[i].weight_bytes, "flops",
+                                              c->list[i].flops, "out_bytes", (json_int_t)c->list[i].out_bytes));
+    return list;
+}
+
+static int by_flops(const void *a, const void *b)
+{
+    const struct cut_segment *x = a, *y = b;
+    return (x->flops > y->flops) - (x->flops < y->flops);
+}
+
+static void print_segments(struct cut *c, int arrays)
+{
+    char a[UNITS_MAX], b[UNITS_MAX];
+    uint64_t most = 0;
+    if (!c->count)
+        return;
+    for (uint32_t i = 0; i + 1 < c->count; i++)
+        most = c->list[i].out_bytes > most ? c->list[i].out_bytes : most;
+    qsort(c->list, c->count, sizeof *c->list, by_flops);
+    const struct cut_segment *middle = &c->list[c->count / 2];
+    if (c->count == 1)
+        print_field("cuts", "none: 1 segment");
+    else
+        print_field("cuts", "into %u segments, the middle one with %s of weights and %.2g GFLOP %s %d%s; at most %s cross a cut", c->count, units_bytes(a, middle->weight_bytes),
+                    middle->flops / 1e9, arrays ? "where open sizes are" : "on", CUT_TOKENS, arrays ? "" : " tokens", units_bytes(b, most));
+}
+
+static json_t *inspect_json(const struct model_info *m, uint32_t vocabulary, const struct cut *cut)
 {
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:I, s:s, s:s}", "name", m->name, "architecture", m->architecture, "task", m->task,
                           "precision", m->precision, "isa", m->isa, "numerics", m->numerics, "pooling", m->pooling, "normalize", m->normalize, "scoring",
@@ -32,6 +67,8 @@ static json_t *inspect_json(const struct model_info *m, uint32_t vocabulary)
                              "files", (json_int_t)m->digest.files);
     if (j && more)
         json_object_update(j, more);
+    if (j)
+        json_object_set_new(j, "segments", segments_json(cut));
     json_decref(more);
     return j;
 }
@@ -66,14 +103,23 @@ static int run_inspect(int operand_count, char **operands)
     struct model_info m;
     struct model_opts o = wanted();
     struct tokenizer *t = NULL;
+    struct cut cut = {.tokens = CUT_TOKENS};
     struct err e;
     char a[UNITS_MAX], b[UNITS_MAX];
-    if (model_probe(operands[0], &o, &m, &e) != ST_OK || (!m.arrays && open_tokenizer(operands[0], &t, &e) != ST_OK))
+    enum status st = model_probe_cut(operands[0], &o, &m, &cut, &e);
+    if (st == ST_OK && !m.arrays)
+        st = open_tokenizer(operands[0], &t, &e);
+    if (st != ST_OK) {
+        cut_release(&cut);
         return fail(&e);
+    }
     uint32_t vocabulary = t ? tokenizer_vocab_size(t) : 0, special = t ? tokenizer_special_count(t) : 0;
     tokenizer_free(t);
-    if (common.json)
-        return print_json(inspect_json(&m, vocabulary));
+    if (common.json) {
+        json_t *j = inspect_json(&m, vocabulary, &cut);
+        cut_release(&cut);
+        return print_json(j);
+    }
     print_field("model", "%s (%s), to %s", m.name, m.architecture, m.task);
     print_field("size", "%s parameters, %s in %u files", units_count(a, (double)m.parameters), units_bytes(b, m.digest.size_bytes), m.digest.files);
     if (m.layers)
@@ -84,6 +130,8 @@ static int run_inspect(int operand_count, char **operands)
         print_field("text", "at most %u tokens, %u of them special; longer texts are cut (--on-long)", m.max_tokens, special);
     print_gives(&m);
     print_field("ops", "%s", m.ops);
+    print_segments(&cut, m.arrays);
+    cut_release(&cut);
     print_field("memory", "%s of weights, shared by all lanes", units_bytes(a, m.weight_bytes));
     print_field("runs", "all of it on the processor, by %s kernels; numerics %s", m.isa, m.numerics);
     print_field("in", "%s: %s", m.precision, m.precision_why);

@@ -79,6 +79,7 @@ static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, 
                  {f->out, h, h, &to->out, 0}, {f->up, c->ffn, h, &to->up, 0}, {f->down, h, c->ffn, &to->down, 0}};
     char layer[96], name[160];
     layer_name(c, i, layer, sizeof layer);
+    TRY(loading_mark(l, layer, e));
     TRY(layer_linear(l, layer, "qkv", 3 * h, h, &to->qkv, e));
     TRY(layer_linear(l, layer, "out", h, h, &to->out, e));
     TRY(layer_linear(l, layer, "up", c->ffn, h, &to->up, e));
@@ -97,6 +98,7 @@ static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, 
 static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
 {
     const struct model_config *c = l->c;
+    TRY(loading_mark(l, "embeddings", e));
     TRY(load_embed(l, b, e));
     if (b->projects) {
         TRY(loading_linear(l, "projection", c->hidden, c->embedding, &b->projection, e));
@@ -202,7 +204,7 @@ void encoder_work_init(struct encoder_work *work, const struct encoder *b, uint3
 }
 
 /* Which weights layer i of the run has: each group serves the same number of layers, as even as may be. */
-static uint32_t weights_of(const struct model_config *c, uint32_t i)
+uint32_t encoder_weights_of(const struct model_config *c, uint32_t i)
 {
     uint32_t group = (uint32_t)((uint64_t)(i / c->inner) * c->groups / c->layers);
     return group * c->inner + i % c->inner;
@@ -224,7 +226,7 @@ void encoder_run(const struct encoder *b, const struct encoder_work *work, uint3
             memcpy(x + i * ld, wide + i * ldw, b->c.hidden * sizeof *x);
     }
     for (uint32_t i = 0; i < b->c.layers * b->c.inner; i++) {
-        uint32_t weights = weights_of(&b->c, i);
+        uint32_t weights = encoder_weights_of(&b->c, i);
         const struct layer *l = &b->layer[weights];
         linear_run(&l->qkv, rows, x, ld, ACT_NONE, NULL, 0, wide, ldw);
         if (b->relative.kind == RELATIVE_NONE)

@@ -10,6 +10,7 @@ struct encoder;
 /* In l->precision. Checks that every tensor is there with the shape that l->c asks for and, when l->load, reads and packs it: *out then; else NULL. */
 MUST_USE enum status encoder_load(struct loading *l, struct encoder **out, struct err *e);
 void encoder_free(struct encoder *b);
+uint32_t encoder_weights_of(const struct model_config *c, uint32_t i); /* which layer's weights layer i of the run has */
 const float *encoder_words(const struct encoder *b); /* the vectors of the vocabulary, [vocab][embedding] */
 
 struct encoder_work { /* parts of one allocation */

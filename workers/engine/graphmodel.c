@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "workers/engine/graph/batch.h"
 #include "workers/engine/graph/pack.h"
+#include "workers/engine/graph/segment.h"
 #include "workers/engine/onnx/onnx.h"
 
 enum part { PART_IDS, PART_MASK, PART_TYPES, PART_POSITIONS, PARTS };
@@ -241,6 +242,38 @@ const struct graph_model_info *graph_model_info(const struct graph_model *m)
 uint32_t graph_model_fill(const struct graph_model *m)
 {
     return m->fill;
+}
+
+enum status graph_model_cut(const struct graph_model *m, struct cut *out, struct err *e)
+{
+    const struct graph *g = m->g;
+    struct segment *list = NULL;
+    uint32_t symbols = syms_count(g->syms), n = 0;
+    int64_t *size = mem_array(symbols + 1, sizeof *size);
+    if (!size)
+        return err_nomem(e, "segments");
+    for (uint32_t i = 0; i < symbols; i++)
+        size[i] = out->tokens;
+    for (uint32_t i = 0; i < g->n_in && (m->info.batched || m->info.text); i++) {
+        int batch = dim_symbol(g->syms, g->values[g->in[i]].type.dims[0]);
+        if (batch >= 0)
+            size[batch] = 1;
+    }
+    enum status st = graph_segments(g, size, symbols, &list, &n, e);
+    mem_free(size);
+    if (st != ST_OK)
+        return st;
+    struct cut_segment *s = mem_array(n + 1, sizeof *s);
+    for (uint32_t i = 0; s && i < n; i++) {
+        s[i] = (struct cut_segment){.weight_bytes = list[i].weight_bytes, .flops = list[i].flops, .out_bytes = list[i].out_bytes};
+        snprintf(s[i].first, sizeof s[i].first, "%s", g->nodes[list[i].first]->name);
+    }
+    mem_free(list);
+    if (!s)
+        return err_nomem(e, "segments");
+    out->list = s;
+    out->count = n;
+    return ST_OK;
 }
 
 uint32_t graph_model_vocab(const struct graph_model *m)

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "workers/engine/cpu/kernels.h"
+#include "workers/engine/cut.h"
 #include "workers/engine/graph/dtype.h"
 
 enum { ARRAY_RANK_MAX = 12, PORTS_MAX = 64 };
@@ -81,6 +82,8 @@ MUST_USE enum status graph_lane_texts(struct graph_lane *l, uint32_t n, const ui
 MUST_USE enum status graph_lane_rows(const struct graph_lane *l, uint32_t o, const float **rows, uint32_t *width, int *rows_are_tokens, struct err *e);
 /* Rows of the table in which token ids are looked up; 0: not known. */
 uint32_t graph_model_vocab(const struct graph_model *m);
+/* For one record whose open sizes are out->tokens (a batch is 1). */
+MUST_USE enum status graph_model_cut(const struct graph_model *m, struct cut *out, struct err *e);
 uint32_t graph_model_fill(const struct graph_model *m); /* the fixed length of texts; 0: none */
 
 /* Sorts n records into groups whose arrays have equal sizes: order gets their numbers, group after group; groups get each one's count. Returns how many

@@ -109,8 +109,8 @@ enum status head_load(struct loading *l, const char *dir, const float *words, ui
     h->c.label = NULL;
     h->kernels = l->kernels;
     h->top_k = top_k < l->c->vocab ? top_k : l->c->vocab;
-    enum status st = ST_OK;
-    switch (l->c->task) {
+    enum status st = loading_mark(l, "head", e);
+    switch (st == ST_OK ? l->c->task : TASKS) {
     case TASK_EMBED: st = load_embed(l, dir, h, e); break;
     case TASK_CLASSIFY: st = load_classify(l, h, e); break;
     case TASK_TOKENS: st = load_tokens(l, h, e); break;

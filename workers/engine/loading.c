@@ -10,8 +10,22 @@ enum { NAME_MAX_BYTES = 192 };
 void loading_release(struct loading *l)
 {
     mem_free(l->space);
+    mem_free(l->mark);
     l->space = NULL;
-    l->room = 0;
+    l->mark = NULL;
+    l->room = l->marks = l->mark_cap = 0;
+}
+
+enum status loading_mark(struct loading *l, const char *name, struct err *e)
+{
+    if (!l->marking)
+        return ST_OK;
+    if (mem_grow((void **)&l->mark, &l->mark_cap, l->marks, sizeof *l->mark))
+        return err_nomem(e, "segments");
+    struct mark *m = &l->mark[l->marks++];
+    m->bytes = l->bytes;
+    snprintf(m->name, sizeof m->name, "%s", name);
+    return ST_OK;
 }
 
 float *loading_space(struct loading *l, size_t n)

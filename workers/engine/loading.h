@@ -20,9 +20,17 @@ struct loading {
     float *space;               /* of loading_space */
     size_t room;
     uint64_t parameters, bytes; /* counted on the way */
+    int marking;                /* parts of the model are noted as the walk comes to them */
+    struct mark {
+        char name[64];
+        uint64_t bytes;         /* counted before it */
+    } *mark;
+    size_t marks, mark_cap;
 };
 
-void loading_release(struct loading *l); /* its space */
+void loading_release(struct loading *l); /* its space and marks */
+/* Here begins the part of that name (cut.h). */
+MUST_USE enum status loading_mark(struct loading *l, const char *name, struct err *e);
 /* Room for n floats, kept until the next call; NULL when memory is out. */
 float *loading_space(struct loading *l, size_t n);
 

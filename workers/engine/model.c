@@ -218,7 +218,7 @@ static enum status seal_pack(const char *dir, struct model_info *i, struct model
 
 /* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
 static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, enum precision p, const struct kernels *k,
-                             struct model_config *c, struct model_info *i, struct model *m, struct err *e)
+                             struct model_config *c, struct model_info *i, struct model *m, struct cut *cut, struct err *e)
 {
     struct onnxtext *text = NULL;
     struct onnxarrays *arrays = NULL;
@@ -248,6 +248,7 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     i->heads = c->heads;
     i->ffn = c->ffn;
     i->dims = text ? onnxtext_width(text) : onnxarrays_width(arrays);
+    st = cut ? graph_model_cut(gm, cut, e) : ST_OK;
     if (m) {
         packfile_seal(m->pack); /* names tell what the layers hold */
         i->shared_bytes = packfile_mapped_bytes(m->pack);
@@ -257,12 +258,12 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
         onnxtext_free(text);
         onnxarrays_free(arrays);
     }
-    return ST_OK;
+    return st;
 }
 
 /* All but the weights themselves, and these too when m is there. c is the caller's to release, also on failure. */
 static enum status read_all(const char *dir, const struct model_opts *o, const struct kernels *k, struct model_config *c, struct model_info *i,
-                            struct model *m, struct err *e)
+                            struct model *m, struct cut *cut, struct err *e)
 {
     struct weights *w = NULL;
     char *folder = NULL, *file = NULL;
@@ -272,7 +273,7 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     describe_precision(i, p, k);
     enum status found = onnxdir_find(dir, &folder, &file, &why);
     if (found == ST_OK) {
-        enum status onnx = read_onnx(dir, folder, file, o, p, k, c, i, m, e);
+        enum status onnx = read_onnx(dir, folder, file, o, p, k, c, i, m, cut, e);
         mem_free(folder);
         mem_free(file);
         return onnx;
@@ -283,12 +284,15 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     TRY(name_of(dir, i->name, sizeof i->name, e));
     TRY(config_read(dir, o->task, c, e));
     TRY(weights_open(dir, &w, e));
-    struct loading l = {.w = w, .c = c, .kernels = k};
+    struct loading l = {.w = w, .c = c, .kernels = k, .marking = cut != NULL};
     uint32_t top_k = tokens_for_a_mask(o, c);
     enum status st = walk(&l, dir, p, top_k, NULL, e);
     describe(i, c, k, top_k);
     i->parameters = l.parameters;
     i->weight_bytes = l.bytes;
+    if (st == ST_OK && cut)
+        st = cut_encoder(cut, &l, top_k, e);
+    l.marking = 0;
     if (st == ST_OK && m)
         st = open_pack(o, task_words[c->task], p, k, i, m, e);
     l.pack = m ? m->pack : NULL;
@@ -313,18 +317,23 @@ static enum status check_opts(const struct model_opts *o, const struct kernels *
 
 static const struct model_opts defaults;
 
-enum status model_probe(const char *dir, const struct model_opts *o, struct model_info *info, struct err *e)
+enum status model_probe_cut(const char *dir, const struct model_opts *o, struct model_info *info, struct cut *cut, struct err *e)
 {
     const struct kernels *k;
     struct model_info i = {0};
     struct model_config c = {0};
     o = o ? o : &defaults;
     TRY(check_opts(o, &k, e));
-    enum status st = read_all(dir, o, k, &c, &i, NULL, e);
+    enum status st = read_all(dir, o, k, &c, &i, NULL, cut, e);
     config_release(&c);
     if (st == ST_OK)
         *info = i;
     return st;
+}
+
+enum status model_probe(const char *dir, const struct model_opts *o, struct model_info *info, struct err *e)
+{
+    return model_probe_cut(dir, o, info, NULL, e);
 }
 
 enum status model_open(const char *dir, const struct model_opts *o, struct model **out, struct err *e)
@@ -336,7 +345,7 @@ enum status model_open(const char *dir, const struct model_opts *o, struct model
     if (!m)
         return err_nomem(e, "the model");
     m->mask_id = -1;
-    enum status st = read_all(dir, o, k, &m->config, &m->info, m, e);
+    enum status st = read_all(dir, o, k, &m->config, &m->info, m, NULL, e);
     if (st == ST_OK)
         *out = m;
     else

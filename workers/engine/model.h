@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "storage/modeldir.h"
+#include "workers/engine/cut.h"
 #include "workers/engine/graphmodel.h"
 #include "workers/engine/task.h"
 
@@ -61,6 +62,8 @@ void model_free(struct model *m);
 const struct model_info *model_info(const struct model *m);
 /* Reads only headers and digests: for `ebb check` and `ebb model inspect` of large models, and the daemon's fingerprint. */
 MUST_USE enum status model_probe(const char *dir, const struct model_opts *o, struct model_info *info, struct err *e);
+/* The same, and where the model can be cut (cut.h): for one text of cut->tokens tokens, or a record whose open sizes are cut->tokens. cut_release. */
+MUST_USE enum status model_probe_cut(const char *dir, const struct model_opts *o, struct model_info *info, struct cut *cut, struct err *e);
 /* Floating point operations of these items: products of matrices alone, two for each multiply-add. */
 double model_flops(const struct model *m, size_t n, const uint32_t *lengths);
 const char *model_label(const struct model *m, uint32_t i); /* i < info->labels */

@@ -61,7 +61,7 @@ static void whole_file(void **state)
     assert_int_equal(read_text(&c,
                                "# a pool\n"
                                "state_dir: /srv/ebb\nruntime_dir: /run/ebb-test\nroots: [/srv/a/, /nowhere/../b]\n"
-                               "workers:\n  count: 3\n  lanes: 4\n  memory: 2GiB\nidle: 1min\nmin_free: 1GiB\nlog_level: debug\n",
+                               "workers:\n  count: 3\n  lanes: 4\n  memory: 2GiB\n  pack_cache: off\n  pack_cache_size: 3GiB\nidle: 1min\nmin_free: 1GiB\nlog_level: debug\n",
                                &e),
                      ST_OK);
     assert_string_equal(c.state_dir, "/srv/ebb");
@@ -72,6 +72,8 @@ static void whole_file(void **state)
     assert_int_equal(c.workers, 3);
     assert_int_equal(c.lanes, 4);
     assert_int_equal(c.memory, (uint64_t)2 << 30);
+    assert_string_equal(c.pack_cache, "off");
+    assert_int_equal(c.pack_bytes, (uint64_t)3 << 30);
     assert_int_equal(c.idle_ms, 60000);
     assert_int_equal(c.min_free, (uint64_t)1 << 30);
     assert_int_equal(c.log_level, LOG_DEBUG);
@@ -116,6 +118,7 @@ static void command_line(void **state)
     (void)state;
     struct config c;
     struct err e;
+    unsetenv("EBB_PACK_CACHE");
     assert_int_equal(read_text(&c, "workers:\n  count: 3\n  lanes: 2\nstate_dir: /srv/ebb\n", &e), ST_OK);
     config_release(&c);
     char *argv[] = {"ebbd", "--config", file, "--workers", "0", "--runtime", "/run/x", "--log", "error", NULL};
@@ -125,12 +128,14 @@ static void command_line(void **state)
     assert_int_equal(c.lanes, 2);
     assert_string_equal(c.state_dir, "/srv/ebb");
     assert_string_equal(c.runtime_dir, "/run/x");
+    assert_string_equal(c.pack_cache, "/srv/ebb/packs");
     assert_int_equal(c.log_level, LOG_ERROR);
     config_release(&c);
     char *mine[] = {"ebbd", "--private", "--state", "/srv/x", "--runtime", "/run/x", NULL};
     assert_int_equal(config_init(&c, &e), ST_OK);
     assert_int_equal(config_parse(&c, 6, mine, &e), ST_OK);
     assert_int_equal(c.min_free, 64u << 20); /* an ebb run fits on a small disk */
+    assert_null(c.pack_cache);                /* and its state goes with the output: the worker knows a better place */
     config_release(&c);
     char *bad[] = {"ebbd", "--wrokers", "1", NULL};
     assert_int_equal(config_init(&c, &e), ST_OK);

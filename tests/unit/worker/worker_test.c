@@ -593,6 +593,7 @@ static void told_twice_it_leaves_at_once(void **state)
 
 int main(void)
 {
+    setenv("EBB_PACK_CACHE", "off", 1); /* not in the user's own; packfile_test looks at it */
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(one_lease_is_all),
