@@ -61,8 +61,8 @@ INL vf exp_any(vf x)
     vf t, r = exp_parts(y, &t), p = exp_poly(r);
     p = mul_add(p, r, splat(1));
     p = mul_add(p, r, splat(1));
-    vi n = (vi)t - (vi)splat(EXP_ROUND_MAGIC), half = n >> 1;
-    vf a = (vf)((half << 23) + (vi)splat(1)), b = (vf)(((n - half) << 23) + (vi)splat(1));
+    vi n = (vi)((vu)t - (vu)splat(EXP_ROUND_MAGIC)), half = n >> 1;
+    vf a = (vf)(((vu)half << 23) + (vu)splat(1)), b = (vf)((((vu)n - (vu)half) << 23) + (vu)splat(1));
     return choose(x != x, x, p * a * b);
 }
 
@@ -70,8 +70,8 @@ INL vf log_of(vf x)
 {
     vi tiny = x < splat(0x1p-126f);
     vf scaled = choose(tiny, x * splat(0x1p24f), x);
-    vi bits = (vi)scaled, n = (bits - LOG_SQRT_HALF) >> 23;
-    vf f = (vf)(bits - (n << 23)) - splat(1), f2 = f * f;
+    vi n = (vi)((vu)scaled - LOG_SQRT_HALF) >> 23;
+    vf f = (vf)((vu)scaled - ((vu)n << 23)) - splat(1), f2 = f * f;
     n -= tiny & 24;
     vf e = __builtin_convertvector(n, vf);
     vf p = mul_add(splat(LOG_P8), f, splat(LOG_P7));
