@@ -13,6 +13,7 @@
 #include "workers/engine/cpuinfo.h"
 
 /* The tiles of AVX-512 on whatever processor this is: conv_wide */
+#define EBB_EMULATE
 #define ISA wide
 #define ISA_LEVEL 3
 #include "workers/engine/cpu/conv.c"
