@@ -1,6 +1,5 @@
 /* `ebb model inspect` and `ebb model bench`. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -32,27 +31,22 @@ static json_t *segments_json(const struct cut *c)
     return list;
 }
 
-static int by_flops(const void *a, const void *b)
+static void print_segments(const struct cut *c, int arrays)
 {
-    const struct cut_segment *x = a, *y = b;
-    return (x->flops > y->flops) - (x->flops < y->flops);
-}
-
-static void print_segments(struct cut *c, int arrays)
-{
-    char a[UNITS_MAX], b[UNITS_MAX];
+    char a[UNITS_MAX], b[UNITS_MAX], d[UNITS_MAX];
+    const struct cut_segment *costliest = c->list;
     uint64_t most = 0;
     if (!c->count)
         return;
+    for (uint32_t i = 1; i < c->count; i++)
+        costliest = c->list[i].flops > costliest->flops ? &c->list[i] : costliest;
     for (uint32_t i = 0; i + 1 < c->count; i++)
         most = c->list[i].out_bytes > most ? c->list[i].out_bytes : most;
-    qsort(c->list, c->count, sizeof *c->list, by_flops);
-    const struct cut_segment *middle = &c->list[c->count / 2];
     if (c->count == 1)
         print_field("cuts", "none: 1 segment");
     else
-        print_field("cuts", "into %u segments, the middle one with %s of weights and %.2g GFLOP %s %d%s; at most %s cross a cut", c->count, units_bytes(a, middle->weight_bytes),
-                    middle->flops / 1e9, arrays ? "where open sizes are" : "on", CUT_TOKENS, arrays ? "" : " tokens", units_bytes(b, most));
+        print_field("cuts", "into %u segments, the costliest with %s of weights and %s operations %s %d%s; at most %s cross a cut", c->count, units_bytes(a, costliest->weight_bytes),
+                    units_count(d, costliest->flops), arrays ? "where open sizes are" : "on", CUT_TOKENS, arrays ? "" : " tokens", units_bytes(b, most));
 }
 
 static json_t *inspect_json(const struct model_info *m, uint32_t vocabulary, const struct cut *cut)

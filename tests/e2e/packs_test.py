@@ -1,5 +1,6 @@
-"""Packed weights in a file: made once, found again, and never to be seen in a result, whatever happens to the file."""
+"""Packed weights in a file: made once, found again, and never to be seen in a result, whatever happens to the file. And where a model can be cut."""
 import glob
+import json
 import os
 import sys
 
@@ -90,6 +91,25 @@ def test_workers_at_once(dir):
     t.same_output(plain, out)
     assert len(packs(cache)) == 1, packs(cache)
 
+
+def inspect(model):
+    rc, text, err = t.run([t.EBB, "model", "inspect", model])
+    assert rc == 0, err
+    rc, j, err = t.run([t.EBB, "model", "inspect", "--json", model])
+    assert rc == 0, err
+    return text, json.loads(j)
+
+
+def test_segments(dir):
+    text, j = inspect(t.tiny_model())
+    assert "cuts    into 4 segments, the costliest with 4" in text and "operations on 128 tokens; at most 16.0 KiB cross a cut" in text, text
+    assert [s["first"] for s in j["segments"]] == ["embeddings", "encoder.layer.0", "encoder.layer.1", "head"]
+    assert sum(s["weight_bytes"] for s in j["segments"]) == j["weight_bytes"]
+    assert [s["out_bytes"] for s in j["segments"]] == [128 * 32 * 4] * 3 + [32 * 4]
+    text, j = inspect(product(os.path.join(dir, "product.onnx")))
+    assert "cuts    none: 1 segment\n" in text, text
+    (s,) = j["segments"]
+    assert s["weight_bytes"] == 8 * 4 and s["flops"] == 2 * 3 * 2 and s["out_bytes"] == 2 * 4, s
 
 
 t.main(globals())

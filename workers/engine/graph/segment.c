@@ -176,7 +176,7 @@ enum status graph_segments(const struct graph *g, const int64_t *value, uint32_t
             /* a segment has some work: cuts right behind each other serve nobody */
             if (!end && (crossing[i] == 0 || crossing[i] > least * 1.01 || work < total * 1e-3))
                 continue;
-            double bytes = crossing[i];
+            double bytes = end ? 0 : crossing[i]; /* results cross to the end: not twice */
             for (uint32_t k = 0; end && k < g->n_out; k++)
                 bytes += bytes_of(&s, g->out[k]);
             list[n++] = (struct segment){first, i + 1 - first, work, new_weights(g, first, i + 1 - first, seen), (uint64_t)bytes};
