@@ -166,6 +166,18 @@ def test_external_data(dir):
            [o.floats("y", [2], [10, 40])], [("weights.bin", b"\0\0\0\0" + struct.pack("<2f", 10, 20))])
 
 
+def test_halves_go_to_ops_that_take_none(dir):
+    """What is normalised already stays as it is."""
+    def halves(name, dims, values):
+        return o.tensor(name, 10, dims, struct.pack(f"<{len(values)}e", *values))
+    nodes = [o.node("EmbedLayerNormalization", ["x", "", "words", "places", "", "gamma", "beta"], ["a", "mask"], domain="com.microsoft"),
+             o.node("SkipLayerNormalization", ["a", "zeros", "gamma", "beta"], ["y"], domain="com.microsoft")]
+    consts = [halves("words", [2, 4], [1, -1, 1, -1, -1, -1, 1, 1]), halves("places", [3, 4], [0] * 12), halves("gamma", [4], [1] * 4), halves("beta", [4], [0] * 4),
+              halves("zeros", [1, 2, 4], [0] * 8)]
+    m = o.model(o.graph(nodes, [o.value("x", 6, ["batch", 2])], [o.value("y", 10, ["batch", 2, 4])], consts), domains=[("com.microsoft", 1)])
+    passes(dir, "a", m, [o.tensor("x", 6, [1, 2], struct.pack("<2i", 1, 0))], [halves("y", [1, 2, 4], [-1, -1, 1, 1, 1, -1, 1, -1])])
+
+
 def test_old_files_list_initializers_as_inputs(dir):
     passes(dir, "a", o.model(o.graph([o.node("Mul", ["x", "w"], ["y"])], [X, o.value("w", o.FLOAT, [2])], [Y], [o.floats("w", [2], [3, 4])]), ir=3),
            [o.floats("x", [2], [1, 2])], [o.floats("y", [2], [3, 8])])

@@ -9,7 +9,7 @@
 #include "workers/engine/graph/fuse.h"
 #include "workers/engine/graph/inner.h"
 
-enum { ROUNDS = 100 };
+enum { ROUNDS = 100, WIDENED_MAX = 20000 };
 /* A constant is not made larger by folding than this, besides what it is made of: ConstantOfShape or Expand would fill the memory. */
 static const int64_t fold_bytes = (int64_t)16 << 20;
 
@@ -149,15 +149,26 @@ static int made_already(const struct graph *g, const struct node *n)
     return 1;
 }
 
-static enum status infer_nodes(struct graph *g, int folding, struct work *w, struct err *e)
+/* From node *from on. *again: that node was rewritten, and the order is another from there on. */
+static enum status infer_nodes(struct graph *g, int folding, struct work *w, uint32_t *from, int *again, struct err *e)
 {
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
+    for (uint32_t i = *from; i < g->n_nodes; i++) {
         struct node *n = g->nodes[i];
         struct shaping s;
         if (made_already(g, n))
             continue;
         graph_shaping(g, n, w->in, w->out, w->constants, &s);
-        TRY(n->def->shape(&s, e));
+        enum status st = n->def->shape(&s, e);
+        if (st == ST_USER) { /* e stands, unless it is for halves alone */
+            struct err why;
+            enum status widened = graph_widen(g, n, w->in, w->out, w->constants, again, &why);
+            if (widened != ST_OK)
+                return err_set(e, widened, "%s", why.text);
+            *from = i;
+            if (*again)
+                return ST_OK;
+        }
+        TRY(st);
         TRY(graph_check_attrs(n, e));
         for (uint32_t k = 0; k < n->n_out; k++) {
             if (n->out[k] < 0)
@@ -179,13 +190,35 @@ static int no_folding(const struct graph *g)
     return g->no_fold;
 }
 
+/* A constant is made by nobody. */
+static void drop_folded(struct graph *g)
+{
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        for (uint32_t k = 0; k < g->nodes[i]->n_out; k++)
+            if (g->nodes[i]->out[k] >= 0 && g->values[g->nodes[i]->out[k]].constant.buffer)
+                g->nodes[i]->out[k] = -1;
+}
+
 static enum status infer(struct graph *g, struct err *e)
 {
-    struct work w;
-    TRY(work_init(&w, g, e));
-    enum status st = infer_nodes(g, !no_folding(g), &w, e);
-    work_release(&w);
-    return st;
+    int again = 1;
+    uint32_t from = 0;
+    for (uint32_t round = 0; again; round++) {
+        struct work w;
+        if (round > WIDENED_MAX)
+            return err_set(e, ST_USER, "more than %d nodes take no halves, which is not supported by this version", WIDENED_MAX);
+        again = 0;
+        TRY(work_init(&w, g, e));
+        enum status st = infer_nodes(g, !no_folding(g), &w, &from, &again, e);
+        work_release(&w);
+        TRY(st);
+        if (!again)
+            continue;
+        drop_folded(g);
+        TRY(graph_find_producers(g, e));
+        TRY(graph_sort(g, e));
+    }
+    return ST_OK;
 }
 
 enum status graph_infer(struct graph *g, const struct type *in, const struct tensor *const *in_constants, const struct type *captures,

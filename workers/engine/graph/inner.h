@@ -18,6 +18,10 @@ const dim *tensor_values(const struct tensor *t, dim *room);          /* room fo
 /* After a pass has rewritten: new nodes get their ops and are checked, those that nobody needs go, the rest is put in order and typed. */
 MUST_USE enum status graph_rework(struct graph *g, struct err *e);
 
+/* n's shape function refuses its types. If it takes f32 where it is given halves, casts are put around it (*done; g is to be put in order then). The arrays have
+   room for n's inputs and outputs. */
+MUST_USE enum status graph_widen(struct graph *g, struct node *n, struct type *in, struct type *out, const struct tensor **constants, int *done, struct err *e);
+
 /* Each If with a constant condition gives way to the branch that is taken; *changed is raised then, and g is to be put in order. */
 MUST_USE enum status graph_inline_ifs(struct graph *g, int *changed, struct err *e);
 
