@@ -122,5 +122,8 @@ $(call OBJ,$(SRC_generic)): private CFLAGS += $(if $(filter -O2,$(OPT)),-O3) -fn
 
 # drives the real program
 $(B)/tests/unit/worker/worker_test: | $(B)/bin/ebb-worker
+$(call OBJ,workers/engine/ops/channel_norm.c workers/engine/ops/pooling.c workers/engine/ops/resize.c workers/engine/ops/quantize.c \
+  workers/engine/ops/quant.c workers/engine/ops/qmatmul.c workers/engine/ops/qconv.c workers/engine/ops/qlinear.c workers/engine/ops/rnn.c \
+  workers/engine/ops/layer_norm.c): private CFLAGS += $(if $(filter -O2,$(OPT)),-O3) -fno-trapping-math
 # vectors that the processor may not have, emulated
 $(B)/obj/tests/unit/engine/conv_test.o: CFLAGS += -Wno-psabi

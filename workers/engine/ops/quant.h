@@ -4,9 +4,21 @@
 
 #include "workers/engine/graph/op.h"
 
-float quant_round(float x); /* to the nearest whole number, halves to even */
+/* To the nearest whole number, halves to even: adding 1.5 * 2^23 leaves no bits for fractions. What is too large for that is beyond every quantised
+   type. */
+static inline float quant_round(float x)
+{
+    float whole = (x + 12582912.0f) - 12582912.0f;
+    return x < 4194304.0f && x > -4194304.0f ? whole : x;
+}
 int quant_range(enum dtype d, int32_t *lo, int32_t *hi); /* 0: not a quantised type */
-int32_t quant_one(float x, float scale, int32_t zero, int32_t lo, int32_t hi); /* x / scale, rounded, + zero, within lo and hi */
+/* x / scale, rounded, + zero, within lo and hi; NaN becomes lo */
+static inline int32_t quant_one(float x, float scale, int32_t zero, int32_t lo, int32_t hi)
+{
+    float q = quant_round(x / scale) + (float)zero;
+    q = q > (float)lo ? q : (float)lo;
+    return (int32_t)(q < (float)hi ? q : (float)hi);
+}
 /* As DynamicQuantizeLinear says: 0 is always representable. */
 void quant_dynamic(size_t n, const float *x, float *scale, uint8_t *zero);
 

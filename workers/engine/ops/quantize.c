@@ -5,11 +5,6 @@
 #include "workers/engine/ops/quant.h"
 #include "workers/engine/ops/wide.h"
 
-float quant_round(float x)
-{
-    return nearbyintf(x); /* the run has the processor round to even */
-}
-
 int quant_range(enum dtype d, int32_t *lo, int32_t *hi)
 {
     switch (d) {
@@ -24,9 +19,8 @@ int quant_range(enum dtype d, int32_t *lo, int32_t *hi)
 /* Where the scale of element (outer, k, inner) stands. */
 struct scales {
     int64_t count, inner; /* along the axis; elements behind one index of it */
-    int64_t block;        /* indices of the axis that share a scale; 0: one scale for all */
-    int64_t blocks;
-    int per_axis;
+    int single, per_axis; /* one scale for all; one for each index of the axis; else blocks: */
+    int64_t block, blocks; /* indices of the axis that share a scale; how many such */
 };
 
 static enum status scales_of(const struct node *n, const struct tensor *x, const struct tensor *scale, struct scales *out, struct err *e)
@@ -35,6 +29,7 @@ static enum status scales_of(const struct node *n, const struct tensor *x, const
     *out = (struct scales){.count = 1, .inner = 1, .block = 1, .blocks = 1};
     if (tensor_count(scale) == 1 && scale->rank <= 1) {
         out->inner = tensor_count(x);
+        out->single = 1;
         return ST_OK;
     }
     TRY(axis_in(n, node_int(n, "axis", 1), (int)x->rank, &axis, e));
@@ -63,9 +58,9 @@ static enum status scales_of(const struct node *n, const struct tensor *x, const
 
 static int64_t scale_at(const struct scales *s, int64_t outer, int64_t k, int64_t inner)
 {
-    if (s->per_axis)
-        return k;
-    return s->blocks == 1 && s->count == 1 ? 0 : (outer * s->blocks + k / s->block) * s->inner + inner;
+    if (s->single || s->per_axis)
+        return s->single ? 0 : k;
+    return (outer * s->blocks + k / s->block) * s->inner + inner;
 }
 
 static int is_quantized(enum dtype d)
@@ -128,12 +123,6 @@ static void int_set(enum dtype d, void *p, int64_t i, int32_t v)
     }
 }
 
-int32_t quant_one(float x, float scale, int32_t zero, int32_t lo, int32_t hi)
-{
-    float q = quant_round(x / scale) + (float)zero;
-    return q >= (float)hi ? hi : q > (float)lo ? (int32_t)q : lo;
-}
-
 static enum status quantize_run(struct run *r, const struct node *n, struct err *e)
 {
     const struct tensor *x = run_in(r, 0), *scale = run_in(r, 1), *zero = run_in(r, 2);
@@ -148,12 +137,24 @@ static enum status quantize_run(struct run *r, const struct node *n, struct err 
     TRY(wide_f32(r, scale, &by, e));
     quant_range(y->dtype, &lo, &hi);
     int64_t i = 0;
+    int bytes = lo >= INT8_MIN && hi <= UINT8_MAX;
     for (int64_t outer = 0, outers = tensor_count(x) / (s.count * s.inner); outer < outers; outer++)
-        for (int64_t k = 0; k < s.count; k++)
+        for (int64_t k = 0; k < s.count; k++) {
+            if (bytes && (s.single || s.per_axis)) { /* one scale for all that lie behind each other */
+                int64_t at = scale_at(&s, outer, k, 0);
+                float scale_of = by[at];
+                int32_t zero_of = zero ? int_at(zero->dtype, tensor_data(zero), at) : 0;
+                uint8_t *to = (uint8_t *)tensor_data(y) + i;
+                for (int64_t j = 0; j < s.inner; j++)
+                    to[j] = (uint8_t)quant_one(from[i + j], scale_of, zero_of, lo, hi);
+                i += s.inner;
+                continue;
+            }
             for (int64_t j = 0; j < s.inner; j++, i++) {
                 int64_t at = scale_at(&s, outer, k, j);
                 int_set(y->dtype, tensor_data(y), i, quant_one(from[i], by[at], zero ? int_at(zero->dtype, tensor_data(zero), at) : 0, lo, hi));
             }
+        }
     return ST_OK;
 }
 
