@@ -11,7 +11,7 @@
 #include "workers/engine/loading.h"
 #include "workers/engine/scores.h"
 
-enum { TRIAL_TOKENS = 48, TOKENS_DEFAULT = 512 };
+enum { TRIAL_FEW = 4, TRIAL_TOKENS = 48, TOKENS_DEFAULT = 512 };
 
 struct onnxtext {
     struct graph_model *gm;
@@ -186,9 +186,12 @@ static enum status set_up(struct onnxtext *t, const char *folder, const struct m
     enum task task;
     size_t few, more;
     TRY(choose(t, o->task, &task, e));
-    TRY(trial(t, 4, &few, e));
-    TRY(trial(t, TRIAL_TOKENS, &more, e));
-    t->bytes_per_token = (double)more / TRIAL_TOKENS;
+    struct err too_long; /* a model may have fewer positions */
+    TRY(trial(t, TRIAL_FEW, &few, e));
+    enum status longer = trial(t, TRIAL_TOKENS, &more, &too_long);
+    if (longer == ST_NOMEM)
+        return err_set(e, longer, "%s", too_long.text);
+    t->bytes_per_token = longer == ST_OK ? (double)more / TRIAL_TOKENS : (double)few / TRIAL_FEW;
     if ((task == TASK_TOKENS || task == TASK_FILL_MASK) && !t->rows_are_tokens)
         return err_set(e, ST_USER, "output '%s' has no rows for tokens, which the task '%s' needs", graph_model_info(t->gm)->out[t->output].name, task_words[task]);
     if (task == TASK_CLASSIFY && t->rows_are_tokens)
