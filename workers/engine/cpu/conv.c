@@ -491,10 +491,11 @@ static void conv_block(const struct conv_args *g, const struct plan *p, uint32_t
 }
 
 /* With few output channels a panel would be read too seldom to be worth its making: where every NR pixels lie in one row, the tiles read the
-   planes themselves. With one tap only they would not: each of its rows is on a page of its own. */
+   planes themselves. With one tap the rows of a tile are a plane apart: where that is an even number of cache lines they would fall into few sets of
+   the cache. */
 static int reads_planes(const struct conv_args *g, const struct plan *p)
 {
-    return p->taps > 1 && p->row % NR == 0 && tiles_of(g->oc) <= FEW_TILES;
+    return p->row % NR == 0 && tiles_of(g->oc) <= FEW_TILES && (p->taps > 1 || (p->channel % 16 == 0 && p->channel / 16 % 2 == 1));
 }
 
 /* All output channels of a group over all pixels of some images. */
