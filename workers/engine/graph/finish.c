@@ -378,6 +378,29 @@ static enum status plan_nodes(struct graph *g, struct work *w, struct err *e)
     return ST_OK;
 }
 
+/* Weights that have been packed are not kept as they were too. */
+static enum status drop_planned(struct graph *g, struct err *e)
+{
+    uint8_t *kept = mem_array(g->n_values + 1, 1);
+    if (!kept)
+        return err_nomem(e, "a graph");
+    for (uint32_t i = 0; i < g->n_out; i++)
+        kept[g->out[i]] = 1;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        for (uint32_t k = 0; k < g->nodes[i]->n_in; k++)
+            if (g->nodes[i]->in[k] >= 0 && (k == 0 || !(g->nodes[i]->def->flags & OP_PLANNED)))
+                kept[g->nodes[i]->in[k]] = 1;
+    for (uint32_t v = 0; v < g->n_values; v++) {
+        struct buffer *b = g->values[v].constant.buffer;
+        if (!b || kept[v] || b->refs != 1 || !dtype_is_float(g->values[v].constant.dtype))
+            continue;
+        mem_free(b->base);
+        b->base = NULL;
+    }
+    mem_free(kept);
+    return ST_OK;
+}
+
 /* A value is not needed after the last node that takes it, or that made it when none does. Results, constants and captures stay. */
 static enum status find_ends(struct graph *g, struct err *e)
 {
@@ -435,6 +458,8 @@ static enum status plan(struct graph *g, struct err *e)
     TRY(work_init(&w, g, e));
     enum status st = plan_nodes(g, &w, e);
     work_release(&w);
+    if (st == ST_OK)
+        st = drop_planned(g, e);
     if (st == ST_OK)
         st = find_ends(g, e);
     return st;

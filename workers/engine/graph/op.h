@@ -131,6 +131,7 @@ enum op_flags {
                            on element i of the inputs alone, and is written after it was read */
     OP_NO_FOLD = 4,     /* not folded although its inputs are constants */
     OP_VALUES = 8,      /* works on sequences or optionals: run_in_value */
+    OP_PLANNED = 32,    /* constants among its inputs, the first apart, are read by check, shape and plan alone: their memory may go then */
     OP_HOST = 16,       /* works on shapes: stays on the processor whatever the device */
 };
 

@@ -571,8 +571,9 @@ static enum status load_model(struct load *l, const char *folder, struct err *e)
     return load_graph(l, p->graph, NULL, &s, e);
 }
 
-enum status onnx_load_bytes(const void *data, size_t len, const char *name, const char *folder, const struct kernels *k, struct onnx_model **out,
-                            struct err *e)
+/* own: what data lies in, let go as soon as it is unpacked, or NULL. */
+static enum status load_bytes(const void *data, size_t len, struct buf *own, const char *name, const char *folder, const struct kernels *k,
+                              struct onnx_model **out, struct err *e)
 {
     struct load l = {.kernels = k};
     l.out = mem_zalloc(sizeof *l.out);
@@ -583,6 +584,8 @@ enum status onnx_load_bytes(const void *data, size_t len, const char *name, cons
         ProtobufCMessage *model = NULL;
         st = onnx_unpack(&onnx__model_proto__descriptor, data, len, &model, e);
         l.model = (Onnx__ModelProto *)model;
+        if (own)
+            buf_release(own);
         if (st == ST_OK)
             st = load_model(&l, folder, e);
     }
@@ -599,6 +602,12 @@ enum status onnx_load_bytes(const void *data, size_t len, const char *name, cons
     return st;
 }
 
+enum status onnx_load_bytes(const void *data, size_t len, const char *name, const char *folder, const struct kernels *k, struct onnx_model **out,
+                            struct err *e)
+{
+    return load_bytes(data, len, NULL, name, folder, k, out, e);
+}
+
 enum status onnx_load(const char *path, const struct kernels *k, struct onnx_model **out, struct err *e)
 {
     struct buf b = {0};
@@ -608,7 +617,7 @@ enum status onnx_load(const char *path, const struct kernels *k, struct onnx_mod
         char *slash = strrchr(folder, '/');
         if (slash)
             slash[slash == folder] = '\0';
-        st = onnx_load_bytes(b.data, b.len, path, slash ? folder : ".", k, out, e);
+        st = load_bytes(b.data, b.len, &b, path, slash ? folder : ".", k, out, e);
     }
     buf_release(&b);
     mem_free(folder);

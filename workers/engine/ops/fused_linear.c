@@ -90,7 +90,7 @@ static int follow(const struct shaping *s, uint32_t in, uint32_t axis, uint32_t 
 }
 
 const struct op_def ops_fused_linear[] = {
-    {.domain = "ebb", .name = "Linear", .since = 1, .until = OPSET_ANY, .min_in = 2, .max_in = 4, .min_out = 1, .max_out = 1, .check = check, .shape = shape,
+    {.domain = "ebb", .name = "Linear", .since = 1, .until = OPSET_ANY, .min_in = 2, .max_in = 4, .min_out = 1, .max_out = 1, .flags = OP_PLANNED, .check = check, .shape = shape,
      .plan = plan, .run = run, .release = release, .follow = follow},
     {0},
 };
