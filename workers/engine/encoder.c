@@ -210,13 +210,11 @@ uint32_t encoder_weights_of(const struct model_config *c, uint32_t i)
     return group * c->inner + i % c->inner;
 }
 
-void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
-                 const uint8_t *types)
+/* Some sequences of `rows` tokens in all, into x. */
+static void run_some(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, uint32_t rows,
+                     const int32_t *ids, const uint8_t *types, float *x)
 {
-    uint32_t rows = 0;
-    for (uint32_t i = 0; i < n_seqs; i++)
-        rows += lengths[i];
-    float *x = work->x, *t = work->t, *wide = work->wide;
+    float *t = work->t, *wide = work->wide;
     size_t ld = work->ld, ldw = work->ld_wide;
     embed_run(&b->embed, n_seqs, lengths, ids, b->c.types > 1 ? types : NULL, t, ld);
     norm_run(&b->embed_norm, rows, t, ld, x, ld);
@@ -238,5 +236,23 @@ void encoder_run(const struct encoder *b, const struct encoder_work *work, uint3
         linear_run(&l->up, rows, x, ld, b->c.act, NULL, 0, wide, ldw);
         linear_run(&l->down, rows, wide, ldw, ACT_NONE, x, ld, t, ld);
         norm_run(&l->after_ffn, rows, t, ld, x, ld);
+    }
+}
+
+/* A few sequences go through all layers before the next do, so that what lies between two ops stays in the second- and third-level cache. */
+enum { ROWS_AT_ONCE = 256 };
+
+void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
+                 const uint8_t *types)
+{
+    float *x = work->x;
+    for (uint32_t done = 0, n; done < n_seqs; done += n) {
+        uint32_t rows = lengths[done];
+        for (n = 1; done + n < n_seqs && rows + lengths[done + n] <= ROWS_AT_ONCE; n++)
+            rows += lengths[done + n];
+        run_some(b, work, n, lengths + done, rows, ids, types, x);
+        x += rows * work->ld;
+        ids += rows;
+        types = types ? types + rows : NULL;
     }
 }
