@@ -7,7 +7,7 @@
    packed. Each thread has its own context over the shared model.
 
    A machine is seldom idle, so the thing measured and the limit take turns in short steps; a step's time is its thread's processor time. The
-   percentages compare the best step of each. Tokens per second are the mean over all steps. The last line is one JSON object. */
+   percentages compare the best step with what nine in ten turns of the loop do not exceed. Tokens per second are the mean over all steps. The last line is one JSON object. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,16 +91,24 @@ static double thread_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static void *run_meter(void *p)
 {
+    enum { LIMITS = 4096 };
     struct meter *m = p;
     float sink = 0;
-    double done = 0, took = 0;
+    double done = 0, took = 0, limit[LIMITS];
+    uint32_t n = 0;
     m->step(m->arg); /* warm */
     uint64_t start = clock_ns();
     do {
         double t0 = thread_seconds(), work = m->burn ? m->burn(100000, &sink) : 0, t1 = thread_seconds();
-        m->peak = work / (t1 - t0) > m->peak ? work / (t1 - t0) : m->peak;
+        limit[n++ % LIMITS] = work / (t1 - t0);
         uint64_t wall = clock_ns();
         t0 = thread_seconds();
         work = m->step(m->arg);
@@ -109,6 +117,9 @@ static void *run_meter(void *p)
         done += work;
         took += (double)(clock_ns() - wall) * 1e-9;
     } while ((double)(clock_ns() - start) < seconds * 1e9);
+    n = n < LIMITS ? n : LIMITS;
+    qsort(limit, n, sizeof *limit, by_size);
+    m->peak = limit[(n - 1) * 9 / 10]; /* not the best: a moment of a higher clock is no limit for longer steps */
     m->mean = done / took;
     return NULL;
 }
