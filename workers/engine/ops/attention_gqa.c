@@ -11,7 +11,7 @@ enum { QUERY, KEY, VALUE, PAST_K, PAST_V, LENGTHS, TOTAL, COS, SIN, POSITIONS, B
 static enum status gqa_check(struct node *n, struct err *e)
 {
     int64_t heads = node_int(n, "num_heads", 0), kv = node_int(n, "kv_num_heads", 0);
-    if (heads < 1 || kv < 1 || heads % kv)
+    if (heads < 1 || kv < 1 || heads > 1 << 20 || kv > 1 << 20 || heads % kv)
         return node_error(n, e, "%lld heads of queries cannot share %lld of keys", (long long)heads, (long long)kv);
     if (node_int(n, "smooth_softmax", 0) > 0 || node_int(n, "qk_output", 0) || node_int(n, "kv_cache_bit_width", 0))
         return node_error(n, e, "smooth softmax, scores as an output and caches of few bits are not supported");
@@ -169,7 +169,7 @@ static enum status gqa_run(struct run *r, const struct node *n, struct err *e)
     o.first_of = past;
     o.keys_of = NULL; /* what is causal sees no padding behind it */
     int64_t window = node_int(n, "local_window_size", -1);
-    o.window = window > 0 ? window : 0;
+    o.window = window <= 0 ? 0 : window < 1 << 30 ? window : 1 << 30;
     o.scale = node_float(n, "scale", 0);
     o.scale = o.scale == 0 ? (float)(1 / sqrt((double)o.each)) : o.scale;
     if (in[BIAS]) {

@@ -14,8 +14,8 @@ enum { M_QUERY, M_KEY, M_VALUE, M_BIAS, M_MASK, M_SCORES, M_PAST_K, M_PAST_V, M_
 
 static enum status attn_check(struct node *n, struct err *e)
 {
-    if (node_int(n, "num_heads", 0) < 1)
-        return node_error(n, e, "attribute 'num_heads' is missing or not positive");
+    if (node_int(n, "num_heads", 0) < 1 || node_int(n, "num_heads", 0) > 1 << 20)
+        return node_error(n, e, "attribute 'num_heads' is missing, not positive or too large");
     if (node_int(n, "do_rotary", 0) || node_int(n, "past_present_share_buffer", 0))
         return node_error(n, e, "rotary positions and shared buffers within it are not supported");
     return ST_OK;
@@ -29,7 +29,7 @@ static enum status hidden_sizes(const struct node *n, int64_t columns, int64_t *
     int64_t heads = node_int(n, "num_heads", 1);
     *qk = *v = columns / 3;
     if (sizes) {
-        if (count != 3 || sizes[0] != sizes[1])
+        if (count != 3 || sizes[0] != sizes[1] || sizes[0] < 1 || sizes[2] < 1 || sizes[0] > 1 << 30 || sizes[2] > 1 << 30)
             return node_error(n, e, "attribute 'qkv_hidden_sizes' must hold three numbers, the first two alike");
         *qk = sizes[0], *v = sizes[2];
     }

@@ -17,7 +17,7 @@ static enum status heads_of(const struct shaping *s, uint32_t i, dim *heads, dim
         return ST_OK;
     }
     *heads = node_int(s->node, i == Q ? "q_num_heads" : "kv_num_heads", 0);
-    if (*heads < 1)
+    if (*heads < 1 || *heads > 1 << 20)
         return node_error(s->node, e, "attribute '%s' is needed for inputs of 3 axes", i == Q ? "q_num_heads" : "kv_num_heads");
     if (dim_known(t->dims[2]) && t->dims[2] % *heads)
         return node_error(s->node, e, "rows of %lld do not go into %lld heads", (long long)t->dims[2], (long long)*heads);
@@ -172,8 +172,9 @@ static enum status std_run(struct run *r, const struct node *n, struct err *e)
     if (past || to[OUT_V])
         TRY(join(r, in[PAST_V], v[PAST_V], o.batch, o.kv_heads, fresh, o.v_each, to[OUT_V], &o.v, e));
     o.scale = node_float(n, "scale", (float)(1 / sqrt((double)o.each)));
-    o.window = node_int(n, "left_window_size", -1) + 1;
-    o.ahead = node_int(n, "right_window_size", -1) + 1;
+    int64_t left = node_int(n, "left_window_size", -1), right = node_int(n, "right_window_size", -1), most = 1 << 30;
+    o.window = left < 0 ? 0 : (left < most ? left : most) + 1; /* 0: no bound */
+    o.ahead = right < 0 ? 0 : (right < most ? right : most) + 1;
     TRY(read_mask(r, n, in[MASK], &o, e));
     if (in[KEYS_OF]) {
         const int64_t *count;

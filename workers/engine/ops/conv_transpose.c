@@ -45,6 +45,8 @@ static int64_t extra(const struct node *n, const char *name, uint32_t axis, uint
 static enum status out_size(const struct node *n, struct syms *syms, struct space *p, uint32_t i, dim in, dim *out, struct err *e)
 {
     int64_t more = extra(n, "output_padding", i, p->n, 0), given = extra(n, "output_shape", i, p->n, -1);
+    if (more < 0 || more > 1 << 24 || given > 1 << 30 || given < -1)
+        return node_error(n, e, "output_padding of %lld or output_shape of %lld is out of range", (long long)more, (long long)given);
     dim reach = dim_add(syms, dim_mul(syms, dim_sub(syms, p->kernel[i], 1), p->dilation[i]), 1);
     dim whole = dim_add(syms, dim_add(syms, dim_mul(syms, dim_sub(syms, in, 1), p->stride[i]), reach), more);
     if (given < 0 && p->how != SPACE_SAME_UPPER && p->how != SPACE_SAME_LOWER) {
@@ -52,7 +54,7 @@ static enum status out_size(const struct node *n, struct syms *syms, struct spac
         if (dim_known(whole) && whole < cut)
             return node_error(n, e, "padding of %lld leaves nothing of %lld", (long long)cut, (long long)whole);
         *out = dim_sub(syms, whole, cut);
-        return ST_OK;
+        return !syms && !dim_known(*out) ? node_error(n, e, "its output is too large") : ST_OK;
     }
     *out = given >= 0 ? given : dim_mul(syms, in, p->stride[i]);
     if (dim_known(whole) && dim_known(*out)) {

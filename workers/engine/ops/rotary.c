@@ -27,6 +27,9 @@ static enum status rotary_shape(struct shaping *s, struct err *e)
 
 static enum status rotary_check(struct node *n, struct err *e)
 {
+    int64_t heads = node_int(n, "num_heads", 0), turned = node_int(n, "rotary_embedding_dim", 0);
+    if (heads < 0 || heads > 1 << 20 || turned < 0 || turned > 1 << 24)
+        return node_error(n, e, "%lld heads, of which %lld elements are turned", (long long)heads, (long long)turned);
     if (is_ms(n) && node_int(n, "is_packed_batching", 0))
         return node_error(n, e, "packed batching is not supported");
     return ST_OK;
@@ -45,7 +48,7 @@ static enum status rotary_run(struct run *r, const struct node *n, struct err *e
         heads = x->dims[1];
     } else {
         if (heads < 1 && ms) /* said by the cache alone */
-            heads = rotary > 0 ? each / rotary : each / (2 * half);
+            heads = rotary > 0 ? each / rotary : half > 0 ? each / (2 * half) : 0;
         if (heads < 1 || each % heads)
             return node_error(n, e, "rows of %lld do not go into %lld heads", (long long)each, (long long)heads);
         each /= heads;

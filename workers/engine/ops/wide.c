@@ -101,6 +101,8 @@ enum status wide_f32_out(struct run *r, struct tensor *t, float **out, struct er
     *out = NULL;
     if (!t)
         return ST_OK;
+    if (!t->buffer) /* sizes beyond what can be counted: its shape function could not tell them */
+        return err_set(e, ST_USER, "an output's size cannot be told from its inputs");
     if (t->dtype == DT_F32) {
         *out = tensor_data(t);
         return ST_OK;
