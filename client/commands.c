@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/suggest.h"
 
 const struct command *const commands[] = {
@@ -44,14 +45,14 @@ int command_unknown(int argc, char **argv)
             const char *near = *second ? suggest(second, names, n) : NULL;
             if (near)
                 return fail_with(ST_USER, "unknown command '%s %s' (did you mean '%s %s')", argv[0], second, argv[0], near);
-            char all[400] = "";
-            for (size_t j = 0; j < n; j++) {
-                size_t at = strlen(all);
-                snprintf(all + at, sizeof all - at, "%s'ebb %s %s'", j == 0 ? "" : j + 1 < n ? ", " : " and ", argv[0], names[j]);
-            }
-            if (*second)
-                return fail_with(ST_USER, "unknown command '%s %s'; there is %s", argv[0], second, all);
-            return fail_with(ST_USER, "'ebb %s' wants one more word; there is %s", argv[0], all);
+            struct buf all = {0};
+            for (size_t j = 0; j < n; j++)
+                if (buf_printf(&all, "%s'ebb %s %s'", j == 0 ? "" : j + 1 == n ? " and " : ", ", argv[0], names[j]) != 0)
+                    break;
+            int code = *second ? fail_with(ST_USER, "unknown command '%s %s'; there is %.*s", argv[0], second, (int)all.len, all.data)
+                               : fail_with(ST_USER, "'ebb %s' wants one more word; there is %.*s", argv[0], (int)all.len, all.data);
+            buf_release(&all);
+            return code;
         }
     for (size_t i = 0; i < command_count; i++)
         if (commands[i]->group)
