@@ -291,6 +291,41 @@ static void stale_epochs(void **state)
     rig_close(&r);
 }
 
+/* A worker whose numbers are of another kind than those with which the job began: its lease is taken back before it has done anything, and
+   the job waits for one of the first kind. */
+static void other_numerics(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_worker a, b;
+    char output[128];
+    rig_open(&r, LINES);
+    rig_start(&r, NULL, NULL);
+    snprintf(output, sizeof output, "%s/out.jsonl", r.dir);
+    rig_worker_open(&a, &r, 1);
+    uint64_t job = submit(&r, output);
+    for (uint64_t until = clock_ms() + 10000; a.acks < 1 && clock_ms() < until;)
+        rig_worker_turn(&a, 5, 1);
+    assert_true(a.acks >= 1);
+    Ebb__Bye bye = EBB__BYE__INIT;
+    bye.reason = "test";
+    rig_send(&a, EBB__ENVELOPE__BODY_BYE, &bye);
+    rig_worker_close(&a);
+    rig_worker_open(&b, &r, 2);
+    b.numerics = "test-f33";
+    for (uint64_t until = clock_ms() + 10000; !(b.leases && !b.hands[0].open) && clock_ms() < until;)
+        rig_worker_turn(&b, 5, 0);
+    assert_true(b.leases >= 1);
+    assert_false(b.hands[0].open); /* revoked */
+    assert_int_equal(finish_job(&r, &b, job, "held"), 0);
+    assert_int_equal(b.acks, 0);
+    json_t *o = rig_ask(&r, "job", json_pack("{s:I}", "job", (json_int_t)job), 0);
+    assert_non_null(strstr(json_string_value(json_object_get(o, "reason")), "computes it as 'test-f33'"));
+    json_decref(o);
+    rig_worker_close(&b);
+    rig_close(&r);
+}
+
 /* Killed at each point, early and later: nothing acknowledged is lost, nothing is there twice. */
 static void killed_at(const char *point, unsigned nth, const char *what)
 {
@@ -591,7 +626,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(submit_to_done),        cmocka_unit_test(refusals),
         cmocka_unit_test(one_daemon_a_state),    cmocka_unit_test(adoption),
-        cmocka_unit_test(stale_epochs),          cmocka_unit_test(killed_while_stepping),
+        cmocka_unit_test(stale_epochs),          cmocka_unit_test(other_numerics), cmocka_unit_test(killed_while_stepping),
         cmocka_unit_test(killed_while_persisting), cmocka_unit_test(killed_while_sending),
         cmocka_unit_test(killed_while_publishing), cmocka_unit_test(failed_writes),
         cmocka_unit_test(failed_publishing),     cmocka_unit_test(free_space),            cmocka_unit_test(hostile_wire),

@@ -212,6 +212,7 @@ struct rig_worker {
     size_t chunk_bytes;
     uint64_t commits, acks, stale, leases, hellos;
     uint64_t sent_ms;
+    const char *numerics; /* of what it loads; NULL: "test-f32" */
 };
 
 static inline void rig_send(struct rig_worker *w, Ebb__Envelope__BodyCase which, void *body)
@@ -354,7 +355,7 @@ static inline void rig_take(struct rig_worker *w, const Ebb__Envelope *m)
         ready.model_key = w->model_key;
         ready.digest.data = w->digest;
         ready.digest.len = 16;
-        ready.numerics = "test-f32";
+        ready.numerics = (char *)(uintptr_t)(w->numerics ? w->numerics : "test-f32");
         ready.load_ms = 1;
         ready.dims = 4;
         rig_send(w, EBB__ENVELOPE__BODY_MODEL_READY, &ready);
