@@ -23,7 +23,7 @@ const char *precision_why(enum precision p)
     static const char *const why[PRECISIONS] = {
         "the model's own numbers, the same on every processor; bf16 and int8 are faster, and round",
         "weights and activations rounded to 8 bits of mantissa",
-        "weights and activations rounded to 8 bits, by channel and by row",
+        "weights rounded to 8 bits by output, activations by row and 128 inputs",
     };
     return why[p];
 }
