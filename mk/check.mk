@@ -101,7 +101,7 @@ SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_image) $(SRC_tensor_i
 OBJ_fuzzed := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_fuzzed))
 build/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
 	@mkdir -p $(@D)
-	$(Q)clang -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+	$(Q)clang -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
 build/fuzz/libfuzzed.a: $(OBJ_fuzzed) $(B)/obj/gen/wire/ebb.pb-c.o
 	$(Q)rm -f $@ && ar rcs $@ $^
 # the engine whole, but for the kernels, which stay as gcc makes them
@@ -120,3 +120,4 @@ fuzz: $(FUZZERS)
 	$(Q)set -e; for f in $(FUZZERS); do mkdir -p build/fuzz/corpus/$$(basename $$f); echo "  FUZZ  $$f"; \
 	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 build/fuzz/corpus/$$(basename $$f) \
     $$(ls -d tests/fuzz/seeds/$$(basename $$f) 2>/dev/null) 2>&1 | tail -n 12; done
+-include $(shell find build/fuzz/obj -name '*.d' 2>/dev/null)
