@@ -91,12 +91,14 @@ static void row_f32(const struct window *v, const float *x, int64_t d, int64_t h
         y[w] = is_max ? -INFINITY : 0;
     taps_in(v, 0, d, &lo[0], &hi[0]);
     taps_in(v, 1, h, &lo[1], &hi[1]);
-    int64_t s = v->p.stride[2];
+    int64_t s = v->p.stride[2], d2 = v->p.dilation[2]; /* taps that some output of the row has inside the input */
+    int64_t low = v->p.begin[2] - (n - 1) * s, k0 = low > 0 ? (low + d2 - 1) / d2 : 0, k1 = (v->in[2] - 1 + v->p.begin[2]) / d2 + 1;
+    k1 = k1 < v->p.kernel[2] ? k1 : v->p.kernel[2];
     for (int64_t kd = lo[0]; kd < hi[0]; kd++)
         for (int64_t kh = lo[1]; kh < hi[1]; kh++) {
             const float *row = x + ((d * v->p.stride[0] - v->p.begin[0] + kd * v->p.dilation[0]) * v->in[1] + h * v->p.stride[1] -
                                     v->p.begin[1] + kh * v->p.dilation[1]) * v->in[2];
-            for (int64_t kw = 0; kw < v->p.kernel[2]; kw++) {
+            for (int64_t kw = k0; kw < k1; kw++) {
                 int64_t shift = kw * v->p.dilation[2] - v->p.begin[2]; /* outputs w with 0 <= w * s + shift < in */
                 int64_t first = shift < 0 ? (-shift + s - 1) / s : 0, last = v->in[2] > shift ? (v->in[2] - shift + s - 1) / s : 0;
                 last = last < n ? last : n;
