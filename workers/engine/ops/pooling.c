@@ -35,6 +35,12 @@ static enum status pooling_shape(struct shaping *s, struct err *e)
         struct space p;
         TRY(space_read(s->node, x->rank, NULL, &p, e));
         dims[0] = x->dims[0], dims[1] = x->dims[1];
+        for (int i = 0; i < SPACE_MAX; i++) {
+            int64_t reach = (p.kernel[i] - 1) * p.dilation[i] + 1;
+            if (p.begin[i] >= reach || p.end[i] >= reach)
+                return node_error(s->node, e, "padding of %lld and %lld is not less than its window of %lld", (long long)p.begin[i],
+                                  (long long)p.end[i], (long long)reach);
+        }
         for (uint32_t i = 0; i < p.n; i++)
             TRY(space_out(&p, s->syms, s->node, i + SPACE_MAX - p.n, x->dims[2 + i], &dims[2 + i], e));
     }
