@@ -118,7 +118,7 @@ def main():
     texts = [e.ids for e in tok.encode_batch(lines[:: max(1, len(lines) // a.texts)][: a.texts])]
     rng = np.random.default_rng(1)
     fixed = [list(map(int, row)) for row in rng.integers(1000, 30000, (32, 128))]
-    write_ids(os.path.join(work, "fixed.ids"), fixed)
+    write_ids(os.path.join(work, "fixed.ids"), fixed * a.threads * 2)  # 32 x 128 tokens make one micro-batch; each lane gets its own
     write_ids(os.path.join(work, "texts.ids"), texts)
     by32 = lambda t, n=32: [feed(t[i : i + n]) for i in range(0, len(t), n)]  # noqa: E731
     order, by_length = by32(texts), by32(sorted(texts, key=len))
