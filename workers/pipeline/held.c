@@ -128,17 +128,23 @@ int held_finish(struct held *h, struct item *i, enum item_state result, uint64_t
     return 1;
 }
 
+/* The record that the reader waits with is taken too. */
+static uint64_t taken_to(const struct held *h)
+{
+    return h->reading_to > h->read_to ? h->reading_to : h->read_to;
+}
+
 /* A lease may end anywhere in a plain source, but in a stream only where a record is known to begin. */
 static int may_end(const struct held *h, uint64_t at)
 {
     const struct input *in = held_input(h, at);
-    return at >= h->limit || at == h->read_to || !in || !in->stream || at == in->source.base;
+    return at >= h->limit || at == taken_to(h) || !in || !in->stream || at == in->source.base;
 }
 
 static void end_at(struct held *h, uint64_t *at)
 {
-    if (*at < h->read_to)
-        *at = h->read_to;
+    if (*at < taken_to(h))
+        *at = taken_to(h);
     if (*at > h->limit)
         *at = h->limit;
     h->limit = *at;
@@ -146,15 +152,15 @@ static void end_at(struct held *h, uint64_t *at)
 
 enum cut_answer held_cut(struct held *h, uint64_t *at, int known)
 {
-    if (*at < h->read_to)
-        *at = h->read_to;
+    if (*at < taken_to(h))
+        *at = taken_to(h);
     if (*at >= h->limit) {
         *at = h->limit;
         return CUT_NOW;
     }
     if (!known && !may_end(h, *at))
         return CUT_SCAN;
-    if (h->reading) {
+    if (h->reading && !h->reading_to) {
         if (!h->cut_pending || *at < h->cut_at)
             h->cut_at = *at;
         h->cut_pending = 1;

@@ -93,6 +93,7 @@ struct held {
     uint64_t limit;          /* where it ends now: the grant's end, or where it was cut */
     uint64_t read_to;        /* everything before is in items */
     int reading;             /* the reader is at a record whose end is not known yet */
+    uint64_t reading_to;     /* end of the record that waits for room; 0: none does */
     int cut_pending;         /* answer when it is */
     uint64_t cut_at;
     int closed;              /* nothing more is taken or committed: revoked, returned, over */

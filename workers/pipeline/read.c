@@ -97,6 +97,7 @@ static int add(struct reading *r, struct item *i)
     uint64_t at;
     pthread_mutex_lock(&p->lock);
     h->reading = 0;
+    h->reading_to = 0;
     int open = !h->closed;
     if (open) {
         held_add(h, i, clock_ms());
@@ -111,11 +112,24 @@ static int add(struct reading *r, struct item *i)
     return open;
 }
 
+/* The record is read and waits for room, perhaps for long: a cut behind it need not. */
+static void waits(struct reading *r, uint64_t end)
+{
+    struct held *h = r->h;
+    uint64_t at;
+    pthread_mutex_lock(&r->p->lock);
+    h->reading_to = end;
+    if (!h->closed && held_cut_settle(h, &at))
+        pipeline_cut_answer(r->p, h->epoch, at);
+    pthread_mutex_unlock(&r->p->lock);
+}
+
 static void not_reading(struct reading *r)
 {
     uint64_t at;
     pthread_mutex_lock(&r->p->lock);
     r->h->reading = 0;
+    r->h->reading_to = 0;
     if (!r->h->closed && held_cut_settle(r->h, &at)) {
         pipeline_cut_answer(r->p, r->h->epoch, at);
         pipeline_over(r->p, r->h); /* all before the cut may have been acknowledged already */
@@ -173,6 +187,7 @@ static int add_record(struct reading *r, const struct raw *raw, uint64_t limit)
     if (raw->error != RECORD_NONE && !(i->message = mem_strdup(raw->message)))
         pipeline_out_of_memory(p, "a record");
     uint64_t charge = i->charge;
+    waits(r, cell.end);
     if (!enter_budget(r, charge)) {
         not_reading(r); /* whoever gets the rest begins with it */
         item_free(i);

@@ -4,6 +4,7 @@
      EBB_TEST_HANG             sleeps for ever
      EBB_TEST_EAT              allocates until memory is out
      EBB_TEST_SLOW:MS          sleeps so long
+     EBB_TEST_GATE:PATH        waits until that file is there
    and EBB_TEST_BROKEN_MODEL=1 in the environment crashes with every micro-batch. */
 #ifndef EBB_WORKERS_TESTHOOK_H
 #define EBB_WORKERS_TESTHOOK_H

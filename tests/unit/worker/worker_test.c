@@ -210,15 +210,20 @@ static void other_input(struct daemon *d, const char *name, const char *text, si
     assert_int_equal(dataset_open(&(struct dataset_spec){.inputs = inputs, .input_count = 1}, &d->data, &e), ST_OK);
 }
 
-/* A lane that sleeps holds reading back (what is ahead of the lanes is bounded), so that there is something to cut. */
+/* A lane that waits holds reading back (what is ahead of the lanes is bounded), so that there is something to cut. */
 static void a_cut_gives_up_the_tail(void **state)
 {
     struct daemon *d = *state;
     struct buf b = {0};
+    char gate[PATH_MAX];
+    snprintf(gate, sizeof gate, "%s/gate", d->dir);
+    char *slow = mem_printf("EBB_TEST_GATE:%s", gate);
+    assert_non_null(slow);
     for (size_t i = 0; i < 4000; i++)
-        assert_int_equal(buf_printf(&b, "{\"id\":%zu,\"text\":\"%s\"}\n", i, i == 0 ? "EBB_TEST_SLOW:600" : "tide"), 0);
+        assert_int_equal(buf_printf(&b, "{\"id\":%zu,\"text\":\"%s\"}\n", i, i == 0 ? slow : "tide"), 0);
     other_input(d, "slow.jsonl", b.data, b.len);
     buf_release(&b);
+    mem_free(slow);
     daemon_start(d, "1", (const char *const[]){"EBB_TEST_HOOK=1", NULL});
     HEAR_UNTIL(d, d->hellos);
     say_job(d, JOB);
@@ -235,6 +240,7 @@ static void a_cut_gives_up_the_tail(void **state)
     say_cut(d, EPOCH(5, 1), 1); /* reading has passed that */
     HEAR_UNTIL(d, d->cut_answers == 3);
     assert_true(d->cut_at > 1000 && d->cut_at < half);
+    files_put(gate, "", 0);
     uint64_t at = d->cut_at;
     HEAR_UNTIL(d, covered(d) == at);
     say_lease(d, JOB, EPOCH(5, 3), (struct span){at, end}, 0);
@@ -259,11 +265,16 @@ static void a_cut_of_a_stream_falls_on_a_record(void **state)
 {
     struct daemon *d = *state;
     struct buf b = {0};
+    char gate[PATH_MAX];
+    snprintf(gate, sizeof gate, "%s/gate", d->dir);
+    char *slow = mem_printf("EBB_TEST_GATE:%s", gate);
+    assert_non_null(slow);
     assert_int_equal(buf_str(&b, "id,text\n"), 0);
     for (size_t i = 0; i < 3000; i++)
-        assert_int_equal(buf_printf(&b, "%zu,\"%s\n,tide\"%s\n", i, i == 0 ? "EBB_TEST_SLOW:600" : "river", i % 500 == 77 ? ",more" : ""), 0);
+        assert_int_equal(buf_printf(&b, "%zu,\"%s\n,tide\"%s\n", i, i == 0 ? slow : "river", i % 500 == 77 ? ",more" : ""), 0);
     other_input(d, "slow.csv", b.data, b.len);
     buf_release(&b);
+    mem_free(slow);
     daemon_start(d, "1", (const char *const[]){"EBB_TEST_HOOK=1", NULL});
     HEAR_UNTIL(d, d->hellos);
     say_job(d, JOB);
@@ -274,6 +285,7 @@ static void a_cut_of_a_stream_falls_on_a_record(void **state)
     HEAR_UNTIL(d, d->cut_answers == 1);
     uint64_t at = d->cut_at;
     assert_true(at >= half && at < half + 30);
+    files_put(gate, "", 0);
     say_lease(d, JOB, EPOCH(5, 2), (struct span){at, end}, 0);
     HEAR_UNTIL(d, covered(d) == end);
     struct buf errors = {0};
