@@ -53,7 +53,8 @@ static char *default_runtime(void)
 
 enum status config_init(struct config *c, struct err *e)
 {
-    *c = (struct config){.workers = 1, .idle_ms = 30000, .worker_timeout = sched_config_default.worker_timeout_ms, .min_free = 512u << 20, .log_level = LOG_INFO};
+    *c = (struct config){.workers = 1, .idle_ms = 30000, .worker_timeout = sched_config_default.worker_timeout_ms, .min_free = 512u << 20, .log_level = LOG_INFO,
+                         .slurm_class = 1, .slurm_cpus = 1, .slurm_poll = 5000, .kubernetes_class = 1};
     c->state_dir = default_state();
     c->runtime_dir = default_runtime();
     if (!c->state_dir || !c->runtime_dir) {
@@ -70,12 +71,21 @@ static void list_free(char **list)
     mem_free(list);
 }
 
+#define FREE_TEXT(x) mem_free(x)
+#define FREE_LIST(x) list_free(x)
+#define FREE_WORDS(x) list_free(x)
+#define FREE_NUMBER(x) (void)(x)
+#define FREE_SIZE(x) (void)(x)
+#define FREE_DURATION(x) (void)(x)
+#define FREE_LEVEL(x) (void)(x)
+#define FREE_CLASS(x) (void)(x)
+
 void config_release(struct config *c)
 {
-    mem_free(c->state_dir);
-    mem_free(c->runtime_dir);
+#define X(kind, member, path) FREE_##kind(c->member);
+    CONFIG_MAP(X)
+#undef X
     mem_free(c->file);
-    list_free(c->roots);
     *c = (struct config){0};
 }
 
@@ -94,7 +104,9 @@ static const char *kind_words(const char *kind)
                                            {"NUMBER", "a whole number"},
                                            {"SIZE", "a size such as 512MiB"},
                                            {"DURATION", "a duration such as 30s"},
-                                           {"LEVEL", "error, warning, info or debug"}};
+                                           {"LEVEL", "error, warning, info or debug"},
+                                           {"WORDS", "a list of texts"},
+                                           {"CLASS", "preemptible or guaranteed"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(kind, words[i][0]) == 0)
             return words[i][1];
@@ -186,6 +198,37 @@ static int take_LEVEL(struct reading *r, yaml_node_t *n, enum log_level *to)
 {
     (void)r;
     return parse_level(scalar(n), to);
+}
+
+static int take_WORDS(struct reading *r, yaml_node_t *n, char ***to)
+{
+    size_t count = n->type == YAML_SEQUENCE_NODE ? (size_t)(n->data.sequence.items.top - n->data.sequence.items.start) : 0;
+    if (n->type != YAML_SEQUENCE_NODE)
+        return EINVAL;
+    char **list = mem_array(count + 1, sizeof *list);
+    if (!list)
+        return ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        const char *text = scalar(yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
+        int failed = !text || !*text ? EINVAL : !(list[i] = mem_strdup(text)) ? ENOMEM : 0;
+        if (failed) {
+            list_free(list);
+            return failed;
+        }
+    }
+    list_free(*to);
+    *to = list;
+    return 0;
+}
+
+static int take_CLASS(struct reading *r, yaml_node_t *n, int *to)
+{
+    (void)r;
+    const char *word = scalar(n);
+    if (!word || (strcmp(word, "preemptible") && strcmp(word, "guaranteed")))
+        return EINVAL;
+    *to = *word == 'p';
+    return 0;
 }
 
 static enum status read_value(struct reading *r, const char *path, yaml_node_t *n, struct err *e)
@@ -337,6 +380,26 @@ static enum status private_runtime(struct config *c, struct err *e)
     return ST_OK;
 }
 
+static enum status finish_slurm(struct config *c, struct err *e)
+{
+    if (!c->slurm_dir && !(c->slurm_dir = path_join(c->state_dir, "slurm")))
+        return err_nomem(e, "the configuration");
+    TRY(make_absolute(&c->slurm_dir, e)); /* the state may have been given as a relative one */
+    if (c->slurm_limit > 4096 || c->kubernetes_limit > 4096)
+        return err_set(e, ST_USER, "'%s.limit': at most 4096", c->slurm_limit > 4096 ? "slurm" : "kubernetes");
+    if (c->slurm_cpus < 1 || c->slurm_cpus > 1024)
+        return err_set(e, ST_USER, "'slurm.cpus' must be 1 to 1024");
+    if (c->slurm_memory && c->slurm_memory < HOST_LEAST_WORKER_MEMORY)
+        return err_set(e, ST_USER, "'slurm.memory' is too small for any model: give at least 64MiB");
+    if (c->slurm_time && c->slurm_time < 60000)
+        return err_set(e, ST_USER, "'slurm.time' must be at least 1min");
+    if (c->slurm_poll < 1000)
+        return err_set(e, ST_USER, "'slurm.poll' must be at least 1s");
+    if (c->slurm_limit && c->slurm_connect && strncmp(c->slurm_connect, "tcp://", 6) && strncmp(c->slurm_connect, "ipc://", 6))
+        return err_set(e, ST_USER, "'slurm.connect' wants tcp://HOST:PORT or ipc://PATH, not '%s'", c->slurm_connect);
+    return ST_OK;
+}
+
 enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
 {
     const char *file = NULL, *state = NULL, *runtime = NULL, *level = NULL;
@@ -390,6 +453,7 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         return err_nomem(e, "the configuration");
     if (c->pack_cache && strcmp(c->pack_cache, "off") != 0)
         TRY(make_absolute(&c->pack_cache, e));
+    TRY(finish_slurm(c, e));
     if (strlen(c->runtime_dir) > 90)
         return err_set(e, ST_USER, "the runtime folder '%s' is too long for sockets (90 bytes): give a shorter one with --runtime", c->runtime_dir);
     return ST_OK;

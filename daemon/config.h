@@ -10,7 +10,8 @@
 
 #define EBBD_VERSION "0.1.0"
 
-/* kind, member, path in the file. Kinds: TEXT (char *), LIST (char **, NULL at its end), NUMBER, SIZE (bytes), DURATION (ms), LEVEL */
+/* kind, member, path in the file. Kinds: TEXT (char *), LIST (folders: char **, NULL at its end), WORDS (the same of any texts), NUMBER, SIZE (bytes),
+   DURATION (ms), LEVEL, CLASS (1: preemptible, 0: guaranteed) */
 #define CONFIG_MAP(X)                                                                                                            \
     X(TEXT, state_dir, "state_dir")        /* the store, the owner file, workers' logs */                                        \
     X(TEXT, runtime_dir, "runtime_dir")    /* the sockets */                                                                     \
@@ -23,7 +24,26 @@
     X(DURATION, idle_ms, "idle")           /* a worker without work leaves after so long */                                      \
     X(DURATION, worker_timeout, "worker_timeout") /* no word from a worker for so long: its leases go to others */                \
     X(SIZE, min_free, "min_free")          /* below so much free space no work is given out */                                   \
-    X(LEVEL, log_level, "log_level")
+    X(LEVEL, log_level, "log_level")                                                                                             \
+    X(NUMBER, slurm_limit, "slurm.limit")  /* most workers of a Slurm cluster; 0: none is used */                                \
+    X(CLASS, slurm_class, "slurm.class")                                                                                         \
+    X(TEXT, slurm_partition, "slurm.partition") /* NULL: Slurm's default; likewise below */                                      \
+    X(TEXT, slurm_account, "slurm.account")                                                                                      \
+    X(TEXT, slurm_qos, "slurm.qos")                                                                                              \
+    X(TEXT, slurm_constraint, "slurm.constraint")                                                                                \
+    X(DURATION, slurm_time, "slurm.time")  /* of each job; 0: the partition's */                                                 \
+    X(NUMBER, slurm_cpus, "slurm.cpus")    /* of each job, one lane each */                                                      \
+    X(SIZE, slurm_memory, "slurm.memory")  /* of each job; 0: the partition's */                                                 \
+    X(WORDS, slurm_options, "slurm.options") /* further ones of sbatch */                                                        \
+    X(TEXT, slurm_connect, "slurm.connect") /* where the workers find this daemon; NULL: the ipc socket */                       \
+    X(TEXT, slurm_key_file, "slurm.key_file") /* of the workers, as the nodes see it */                                          \
+    X(TEXT, slurm_program, "slurm.program") /* ebb-worker as the nodes see it; NULL: where ours lies, else on their PATH */      \
+    X(TEXT, slurm_dir, "slurm.dir")        /* logs and black boxes, where the nodes see this folder; NULL: slurm in the state */ \
+    X(TEXT, slurm_pack_cache, "slurm.pack_cache") /* packed weights on the nodes; NULL: as the worker likes */                   \
+    X(DURATION, slurm_grace, "slurm.grace") /* from the notice to the end; 0: what the cluster's KillWait leaves */              \
+    X(DURATION, slurm_poll, "slurm.poll")  /* between two looks at the queue */                                                  \
+    X(NUMBER, kubernetes_limit, "kubernetes.limit") /* most workers that are asked for by the exported metric; 0: none */        \
+    X(CLASS, kubernetes_class, "kubernetes.class")
 
 #define CONFIG_TYPE_TEXT char *
 #define CONFIG_TYPE_LIST char **
@@ -31,6 +51,8 @@
 #define CONFIG_TYPE_SIZE uint64_t
 #define CONFIG_TYPE_DURATION uint64_t
 #define CONFIG_TYPE_LEVEL enum log_level
+#define CONFIG_TYPE_WORDS char **
+#define CONFIG_TYPE_CLASS int
 
 struct config {
 #define X(kind, member, path) CONFIG_TYPE_##kind member;

@@ -99,6 +99,11 @@ static void complaints(void **state)
     refused("min_free: 1 lot\n", "ebbd.yaml:1: 'min_free' wants a size such as 512MiB");
     refused("log_level: loud\n", "ebbd.yaml:1: 'log_level' wants error, warning, info or debug");
     refused("roots: /srv\n", "ebbd.yaml:1: 'roots' wants a list of folders");
+    refused("slurm:\n  class: cheap\n", "ebbd.yaml:2: 'slurm.class' wants preemptible or guaranteed");
+    refused("slurm:\n  options: --nice\n", "ebbd.yaml:2: 'slurm.options' wants a list of texts");
+    refused("slurm:\n  options: [a, [b]]\n", "ebbd.yaml:2: 'slurm.options' wants a list of texts");
+    refused("slurm:\n  partiton: x\n", "ebbd.yaml:2: unknown key 'partiton' (did you mean 'partition')");
+    refused("kubernetes: 3\n", "ebbd.yaml:1: 'kubernetes' wants keys below it");
     refused("roots: [srv]\n", "ebbd.yaml:1: 'roots' wants a list of folders");
     refused("state_dir: [a]\n", "ebbd.yaml:1: 'state_dir' wants a text");
     refused("idle: 1s\nidle: 2s\n", "ebbd.yaml:2: 'idle' is there twice");
@@ -151,6 +156,83 @@ static void command_line(void **state)
     config_release(&c);
 }
 
+static void slurm(void **state)
+{
+    (void)state;
+    struct config c;
+    struct err e;
+    assert_int_equal(read_text(&c, "slurm:\n  limit: 20\n  class: guaranteed\n  partition: scavenge\n  time: 4h\n  cpus: 2\n  memory: 4GiB\n"
+                                   "  options: [\"--nice=10\", \"--comment=a b\"]\n  connect: tcp://pool:5570\n  grace: 10s\n"
+                                   "kubernetes: { limit: 7, class: guaranteed }\n", &e), ST_OK);
+    assert_int_equal(c.slurm_limit, 20);
+    assert_int_equal(c.slurm_class, 0);
+    assert_string_equal(c.slurm_partition, "scavenge");
+    assert_null(c.slurm_account);
+    assert_int_equal(c.slurm_time, 4 * 3600 * 1000);
+    assert_int_equal(c.slurm_cpus, 2);
+    assert_int_equal(c.slurm_memory, (uint64_t)4 << 30);
+    assert_string_equal(c.slurm_options[0], "--nice=10");
+    assert_string_equal(c.slurm_options[1], "--comment=a b");
+    assert_null(c.slurm_options[2]);
+    assert_string_equal(c.slurm_connect, "tcp://pool:5570");
+    assert_int_equal(c.slurm_grace, 10000);
+    assert_int_equal(c.slurm_poll, 5000);
+    assert_int_equal(c.kubernetes_limit, 7);
+    assert_int_equal(c.kubernetes_class, 0);
+    config_release(&c);
+    assert_int_equal(read_text(&c, "", &e), ST_OK);
+    assert_int_equal(c.slurm_limit, 0);
+    assert_int_equal(c.slurm_class, 1);
+    assert_int_equal(c.kubernetes_class, 1);
+    config_release(&c);
+    static const char *const wrong[][2] = {
+        {"slurm: { limit: 5000 }\n", "'slurm.limit': at most 4096"},
+        {"slurm: { cpus: 0 }\n", "'slurm.cpus' must be 1 to 1024"},
+        {"slurm: { memory: 1MiB }\n", "'slurm.memory' is too small for any model: give at least 64MiB"},
+        {"slurm: { time: 30s }\n", "'slurm.time' must be at least 1min"},
+        {"slurm: { poll: 10ms }\n", "'slurm.poll' must be at least 1s"},
+        {"slurm: { limit: 1, connect: pool }\n", "'slurm.connect' wants tcp://HOST:PORT or ipc://PATH, not 'pool'"},
+    };
+    char *argv[] = {"ebbd", "--config", file, "--state", "/srv/ebb", "--runtime", "/run/x", NULL};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        files_put(file, wrong[i][0], strlen(wrong[i][0]));
+        assert_int_equal(config_init(&c, &e), ST_OK);
+        assert_int_equal(config_parse(&c, 7, argv, &e), ST_USER);
+        assert_string_equal(e.text, wrong[i][1]);
+        config_release(&c);
+    }
+    files_put(file, "slurm: { limit: 1 }\n", strlen("slurm: { limit: 1 }\n"));
+    assert_int_equal(config_init(&c, &e), ST_OK);
+    assert_int_equal(config_parse(&c, 7, argv, &e), ST_OK);
+    assert_string_equal(c.slurm_dir, "/srv/ebb/slurm");
+    config_release(&c);
+}
+
+/* What is said to be the default is the default, and every key is there. */
+static void the_sample_is_the_default(void **state)
+{
+    (void)state;
+    struct config sample, none;
+    struct err e;
+    assert_int_equal(config_init(&sample, &e), ST_OK);
+    if (config_read(&sample, "deploy/ebbd.yaml", &e) != ST_OK) {
+        print_error("%s\n", e.text);
+        fail();
+    }
+    assert_int_equal(config_init(&none, &e), ST_OK);
+    assert_int_equal(sample.slurm_limit, none.slurm_limit);
+    assert_int_equal(sample.slurm_class, none.slurm_class);
+    assert_int_equal(sample.slurm_cpus, none.slurm_cpus);
+    assert_int_equal(sample.slurm_poll, none.slurm_poll);
+    assert_int_equal(sample.kubernetes_class, none.kubernetes_class);
+    assert_int_equal(sample.idle_ms, none.idle_ms);
+    assert_int_equal(sample.worker_timeout, none.worker_timeout);
+    assert_int_equal(sample.workers, none.workers);
+    assert_null(sample.slurm_connect);
+    config_release(&sample);
+    config_release(&none);
+}
+
 static void roots(void **state)
 {
     (void)state;
@@ -184,7 +266,8 @@ static void roots(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_file), cmocka_unit_test(complaints), cmocka_unit_test(command_line),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_file), cmocka_unit_test(complaints), cmocka_unit_test(command_line), cmocka_unit_test(slurm),
+                                       cmocka_unit_test(the_sample_is_the_default),
                                        cmocka_unit_test(roots)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
