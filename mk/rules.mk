@@ -103,7 +103,7 @@ $(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/files.
 
 LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
 $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)
-	$(call LINK,$^ -luv -lzmq -lyaml -lsystemd $(LIBS_storage) $(LIBS_wire))
+	$(call LINK,$^ -luv -lzmq -lyaml -lsystemd -lmicrohttpd $(LIBS_storage) $(LIBS_wire))
 $(B)/bin/ebb-worker: $(B)/obj/workers/main.o $(call LIBS_OF,worker tensor_in image engine text storage wire base)
 	$(call LINK,$^ -lzmq $(LIBS_engine) $(LIBS_image) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
 $(B)/bin/ebb: $(B)/obj/client/main.o $(call LIBS_OF,client engine text storage wire base)
@@ -148,7 +148,7 @@ $(B)/obj-mutants/%.o: %.c $(B)/flags
 	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
 $(B)/bench/dispatch: $(call OBJ,bench/dispatch.c) $(call LIBS_OF,storage wire base) | $(B)/bin/ebbd
 	$(call LINK,$(filter %.o %.a,$^) $(LIBS_storage) $(LIBS_wire))
-ALL_LIBS := -luv -lzmq -lyaml -lsystemd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
+ALL_LIBS := -luv -lzmq -lyaml -lsystemd -lmicrohttpd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
 $(eval $(call TEST_RULE,storage,storage,$(LIBS_storage)))
