@@ -27,12 +27,17 @@ int format_parse(const char *word, enum format *out); /* 0 when there is no such
 
 enum compression { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_ZSTD };
 
+struct source_via;
+
 struct source {
     char *path;          /* absolute; owned by the dataset */
     uint64_t size_bytes; /* at rest, when the job was submitted; growth beyond it is ignored */
     int64_t mtime_ns;
     enum compression compression;
     uint64_t base;       /* position of its first byte */
+
+    const struct source_via *via; /* NULL: a file under that path; else see source.h. Not owned */
+    uint64_t job, index;          /* for `via`: the job, the source's index in its dataset */
 };
 
 struct dataset_spec {

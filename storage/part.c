@@ -197,6 +197,20 @@ static enum status make_folder(struct part *p, const char *dir, uint64_t job, st
     return ST_OK;
 }
 
+void part_seal(struct part *p, uint64_t epoch, uint64_t seq, struct part_info *info, const void **data)
+{
+    BUG_IF(p->is_open, "a part is sealed while an extent of it is open");
+    for (size_t i = 0; i < p->count; i++) {
+        p->extents[i].epoch = epoch;
+        p->extents[i].seq = seq;
+    }
+    *data = p->data.data ? p->data.data : "";
+    XXH128_canonical_t digest;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits(*data, p->data.len));
+    info->size_bytes = p->data.len;
+    memcpy(info->digest, digest.digest, sizeof info->digest);
+}
+
 enum status part_write(struct part *p, const char *dir, uint64_t job, uint64_t epoch, uint64_t seq, struct part_info *info, struct err *e)
 {
     BUG_IF(p->is_open, "a part is written while an extent of it is open");
@@ -226,14 +240,8 @@ enum status part_write(struct part *p, const char *dir, uint64_t job, uint64_t e
         unlink(path);
         return st;
     }
-    for (size_t i = 0; i < p->count; i++) {
-        p->extents[i].epoch = epoch;
-        p->extents[i].seq = seq;
-    }
-    XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits(p->data.data ? p->data.data : "", p->data.len));
-    info->size_bytes = p->data.len;
-    memcpy(info->digest, digest.digest, sizeof info->digest);
+    const void *data;
+    part_seal(p, epoch, seq, info, &data);
     return ST_OK;
 }
 

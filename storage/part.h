@@ -47,6 +47,8 @@ MUST_USE enum status part_end(struct part *p, uint64_t end, uint64_t lines, uint
    ours to touch: ST_ENV. After a failed write or sync the file is condemned: removed, and the name not to be used again. */
 MUST_USE enum status part_write(struct part *p, const char *dir, uint64_t job, uint64_t epoch, uint64_t seq, struct part_info *info,
                                 struct err *e);
+/* Gives the extents their name, and says what the file is to hold: for whoever writes it elsewhere. *data is valid until the part is changed. */
+void part_seal(struct part *p, uint64_t epoch, uint64_t seq, struct part_info *info, const void **data);
 /* "<dir>/<job>/<epoch>-<seq>" */
 void part_path(char *out, size_t size, const char *dir, uint64_t job, uint64_t epoch, uint64_t seq);
 /* Exists with that size? ST_OK; ST_NOT_FOUND or ST_CORRUPT saying what is there instead. Waits up to `wait_ms` for a network file system to

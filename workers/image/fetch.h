@@ -10,8 +10,13 @@
 
 #include "base/status.h"
 
-/* folder: absolute. `out` is replaced. ST_USER: of this record (no such file, leads out, larger than max_bytes, no base64 behind a data URI); ST_ENV:
-   reading failed, another time it may not; ST_NOMEM. */
-MUST_USE enum status image_fetch(const char *folder, const char *text, size_t len, uint64_t max_bytes, struct buf *out, struct err *e);
+struct source;
+
+/* folder: absolute. s: the source that the record stands in, whose `via` says how files are read; NULL: as files of this machine. `out` is replaced.
+   ST_USER: of this record (no such file, leads out, larger than max_bytes, no base64 behind a data URI); ST_ENV: reading failed, another time it may not;
+   ST_NOMEM. */
+MUST_USE enum status image_fetch(const char *folder, const struct source *s, const char *text, size_t len, uint64_t max_bytes, struct buf *out, struct err *e);
+/* Only what needs no file: ST_END when the text is a path. */
+MUST_USE enum status image_inline(const char *text, size_t len, uint64_t max_bytes, struct buf *out, struct err *e);
 
 #endif

@@ -277,7 +277,7 @@ static enum status named_picture(const struct run *c, const char *text, size_t l
         if (!s->folder)
             return err_nomem(e, "the folder of a source");
     }
-    enum status st = image_fetch(s->folder, text, len, c->f->o.images->decode.limits.max_bytes, &s->bytes, e);
+    enum status st = image_fetch(s->folder, c->r->source, text, len, c->f->o.images->decode.limits.max_bytes, &s->bytes, e);
     if (st != ST_OK)
         return fault(c, RECORD_BAD_IMAGE, st);
     return picture(c, s->bytes.data, s->bytes.len, e);

@@ -56,7 +56,7 @@ static void taken(const char *text, const char *want, size_t want_len)
 {
     struct buf out = {0};
     struct err e = {0};
-    if (image_fetch(folder, text, strlen(text), 100, &out, &e) != ST_OK)
+    if (image_fetch(folder, NULL, text, strlen(text), 100, &out, &e) != ST_OK)
         fail_msg("%s: %s", text, e.text);
     assert_int_equal(out.len, want_len);
     assert_memory_equal(out.data, want, want_len);
@@ -67,7 +67,7 @@ static void refused(const char *text, const char *says)
 {
     struct buf out = {0};
     struct err e = {0};
-    if (image_fetch(folder, text, strlen(text), 100, &out, &e) != ST_USER || !strstr(e.text, says))
+    if (image_fetch(folder, NULL, text, strlen(text), 100, &out, &e) != ST_USER || !strstr(e.text, says))
         fail_msg("%s: %s", text, e.text);
     buf_release(&out);
 }
@@ -133,7 +133,7 @@ static void memory_runs_out(void **state)
             struct buf out = {0};
             struct err e;
             mem_fail_nth(n);
-            st = image_fetch(folder, texts[i], strlen(texts[i]), 100, &out, &e);
+            st = image_fetch(folder, NULL, texts[i], strlen(texts[i]), 100, &out, &e);
             mem_fail_nth(0);
             assert_true(st == ST_OK || st == ST_NOMEM);
             buf_release(&out);
