@@ -136,13 +136,14 @@ enum status path_read(const char *path, size_t limit, struct buf *out, struct er
     return st;
 }
 
-enum status path_write(const char *path, const void *data, size_t len, struct err *e)
+static enum status write_file(const char *path, const void *data, size_t len, mode_t mode, struct err *e)
 {
     char *temp = mem_printf("%s.tmp-%d", path, (int)getpid());
     if (!temp)
         return err_nomem(e, "a path");
     enum status st = ST_OK;
-    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    unlink(temp); /* one left by a crash may have another mode */
+    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
     if (fd < 0) {
         st = err_errno(e, ST_ENV, errno, "cannot make '%s'", temp);
         goto out;
@@ -167,6 +168,16 @@ enum status path_write(const char *path, const void *data, size_t len, struct er
 out:
     mem_free(temp);
     return st;
+}
+
+enum status path_write(const char *path, const void *data, size_t len, struct err *e)
+{
+    return write_file(path, data, len, 0666, e);
+}
+
+enum status path_write_private(const char *path, const void *data, size_t len, struct err *e)
+{
+    return write_file(path, data, len, 0600, e);
 }
 
 int path_exists(const char *path)

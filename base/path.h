@@ -19,6 +19,7 @@ MUST_USE enum status path_sync_parent(const char *path, struct err *e);
 MUST_USE enum status path_read(const char *path, size_t limit, struct buf *out, struct err *e); /* NOT_FOUND; larger than limit: USER */
 /* Temporary name, data synced, renamed, folder synced. */
 MUST_USE enum status path_write(const char *path, const void *data, size_t len, struct err *e);
+MUST_USE enum status path_write_private(const char *path, const void *data, size_t len, struct err *e); /* the same with mode 0600 */
 int path_exists(const char *path);
 MUST_USE enum status path_remove_tree(const char *path, struct err *e);              /* fine when there is none; follows no links */
 MUST_USE enum status path_free_bytes(const char *path, uint64_t *bytes, struct err *e); /* of the file system that holds it (or its nearest

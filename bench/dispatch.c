@@ -468,7 +468,7 @@ static json_t *with_workers(size_t n)
     context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_MAX_SOCKETS, 65535);
     struct sock *client;
-    check(sock_dealer(context, clients, NULL, 0, &client, &e), &e);
+    check(sock_dealer(context, clients, NULL, NULL, 0, &client, &e), &e);
     char model[PATH_MAX + 16], output[PATH_MAX + 16];
     snprintf(model, sizeof model, "%s/model", dir);
     snprintf(output, sizeof output, "%s/out.jsonl", out_dir);
@@ -480,7 +480,7 @@ static json_t *with_workers(size_t n)
     check(part_new(&part, &e), &e);
     for (size_t i = 0; i < n; i++) {
         workers[i].number = 1000 + i;
-        check(sock_dealer(context, workers_at, &workers[i].number, sizeof workers[i].number, &workers[i].s, &e), &e);
+        check(sock_dealer(context, workers_at, NULL, &workers[i].number, sizeof workers[i].number, &workers[i].s, &e), &e);
         hello(&workers[i]);
         worker_count++;
         if (i % 16 == 15)

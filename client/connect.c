@@ -62,7 +62,7 @@ enum status conn_open(const char *endpoint, struct conn **out, struct err *e)
     if (!c)
         return err_nomem(e, "a connection");
     c->context = zmq_ctx_new();
-    enum status st = c->context ? sock_dealer(c->context, endpoint, NULL, 0, &c->sock, e) : err_set(e, ST_ENV, "cannot start ZeroMQ");
+    enum status st = c->context ? sock_dealer(c->context, endpoint, NULL, NULL, 0, &c->sock, e) : err_set(e, ST_ENV, "cannot start ZeroMQ");
     if (st != ST_OK) {
         conn_close(c);
         return st;

@@ -358,9 +358,9 @@ enum status link_open(struct daemon *d, struct err *e)
         goto out;
     }
     zmq_ctx_set(l->zmq, ZMQ_MAX_SOCKETS, 65535);
-    st = sock_router(l->zmq, d->workers_endpoint, &l->workers, e);
+    st = sock_router(l->zmq, d->workers_endpoint, NULL, &l->workers, e);
     if (st == ST_OK)
-        st = sock_router(l->zmq, d->clients_endpoint, &l->clients, e);
+        st = sock_router(l->zmq, d->clients_endpoint, NULL, &l->clients, e);
     if (st != ST_OK)
         goto out;
     struct sock *socks[] = {l->workers, l->clients};

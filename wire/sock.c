@@ -1,16 +1,37 @@
 #include "wire/sock.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
 #include "base/mem.h"
 
+#define HIGH_IPC 100000 /* messages on their way */
+#define HIGH_TCP 4000
+#define HEARTBEAT_MS 5000
+#define HEARTBEAT_DEAD_MS 20000
+#define HANDSHAKE_MS 10000 /* for who connects to show its key */
+#define CONNECT_MS 10000
+#define CURVE_ADDS 64 /* bytes, to a message; a few less in truth */
+
 struct sock {
     void *zmq;
     int router;
+    size_t longest; /* message that the other end takes */
     struct buf bytes; /* of the message being encoded */
 };
+
+static int is_tcp(const char *endpoint)
+{
+    return strncmp(endpoint, "tcp://", 6) == 0;
+}
+
+static void set(struct sock *s, int option, int value)
+{
+    int failed = zmq_setsockopt(s->zmq, option, &value, sizeof value);
+    BUG_IF(failed, "option %d of a socket: %s", option, zmq_strerror(errno));
+}
 
 static enum status make(void *context, int type, struct sock **out, struct err *e)
 {
@@ -23,30 +44,75 @@ static enum status make(void *context, int type, struct sock **out, struct err *
         return err_set(e, ST_ENV, "cannot make a socket: %s", zmq_strerror(errno));
     }
     s->router = type == ZMQ_ROUTER;
-    int linger = 1000, high = 100000, mandatory = 1, handover = 1;
-    int64_t most = WIRE_MAX_MESSAGE;
-    zmq_setsockopt(s->zmq, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(s->zmq, ZMQ_SNDHWM, &high, sizeof high);
-    zmq_setsockopt(s->zmq, ZMQ_RCVHWM, &high, sizeof high);
-    zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    s->longest = WIRE_MAX_MESSAGE;
+    set(s, ZMQ_LINGER, 1000);
     if (s->router) {
-        zmq_setsockopt(s->zmq, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory);
-        zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &handover, sizeof handover);
-    } else {
-        int first = 50, last = 1000;
-        zmq_setsockopt(s->zmq, ZMQ_RECONNECT_IVL, &first, sizeof first);
-        zmq_setsockopt(s->zmq, ZMQ_RECONNECT_IVL_MAX, &last, sizeof last);
+        set(s, ZMQ_ROUTER_MANDATORY, 1);
+        set(s, ZMQ_ROUTER_HANDOVER, 1);
     }
     *out = s;
     return ST_OK;
 }
 
-enum status sock_router(void *context, const char *endpoint, struct sock **out, struct err *e)
+/* ZeroMQ takes these over for the endpoint that is bound or connected next: a ROUTER with several has them for each. */
+static void tune(struct sock *s, const char *endpoint)
+{
+    int tcp = is_tcp(endpoint);
+    int64_t most = s->router && tcp ? SOCK_MAX_TCP : WIRE_MAX_MESSAGE;
+    zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    set(s, ZMQ_SNDHWM, tcp ? HIGH_TCP : HIGH_IPC);
+    set(s, ZMQ_RCVHWM, tcp ? HIGH_TCP : HIGH_IPC);
+    set(s, ZMQ_IPV6, tcp);
+    /* A connection whose other end went without a word: both sides notice. The threads of ZeroMQ answer, so that a busy program is no dead one. */
+    set(s, ZMQ_HEARTBEAT_IVL, tcp ? HEARTBEAT_MS : 0);
+    set(s, ZMQ_HEARTBEAT_TIMEOUT, tcp ? HEARTBEAT_DEAD_MS : 0);
+    set(s, ZMQ_HEARTBEAT_TTL, tcp ? HEARTBEAT_DEAD_MS : 0);
+    set(s, ZMQ_TCP_KEEPALIVE, tcp ? 1 : -1);
+    set(s, ZMQ_TCP_KEEPALIVE_IDLE, tcp ? 30 : -1);
+    set(s, ZMQ_TCP_KEEPALIVE_INTVL, tcp ? 10 : -1);
+    set(s, ZMQ_TCP_KEEPALIVE_CNT, tcp ? 3 : -1);
+    set(s, ZMQ_TCP_MAXRT, tcp ? HEARTBEAT_DEAD_MS : 0);
+    set(s, ZMQ_HANDSHAKE_IVL, tcp ? HANDSHAKE_MS : 30000);
+    set(s, ZMQ_BACKLOG, tcp ? 1024 : 128);
+    set(s, ZMQ_CONNECT_TIMEOUT, tcp ? CONNECT_MS : 0);
+    set(s, ZMQ_RECONNECT_IVL, 50);
+    set(s, ZMQ_RECONNECT_IVL_MAX, tcp ? 4000 : 1000);
+}
+
+static void plain(struct sock *s)
+{
+    set(s, ZMQ_CURVE_SERVER, 0);
+    zmq_setsockopt(s->zmq, ZMQ_ZAP_DOMAIN, "", 0);
+}
+
+/* Whoever reaches a port without keys is let in, and the file's mode that guards an ipc socket guards no port. */
+static enum status refuse_bare(const char *endpoint, const struct keys *keys, struct err *e)
+{
+    return is_tcp(endpoint) && !keys ? err_set(e, ST_USER, "'%s' needs keys: nothing is said over tcp without them", endpoint) : ST_OK;
+}
+
+enum status sock_bind(struct sock *s, const char *endpoint, const struct keys *keys, const char *domain, struct err *e)
+{
+    TRY(refuse_bare(endpoint, keys, e));
+    tune(s, endpoint);
+    if (keys) {
+        set(s, ZMQ_CURVE_SERVER, 1);
+        if (zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, keys->secret_key, KEYS_Z85 + 1) || zmq_setsockopt(s->zmq, ZMQ_ZAP_DOMAIN, domain, strlen(domain)))
+            return err_set(e, ST_ENV, "cannot use the daemon's keys: %s", zmq_strerror(errno));
+    } else {
+        plain(s);
+    }
+    if (zmq_bind(s->zmq, endpoint))
+        return err_set(e, ST_ENV, "cannot listen at '%s': %s", endpoint, zmq_strerror(errno));
+    return ST_OK;
+}
+
+enum status sock_router(void *context, const char *endpoint, const struct keys *keys, struct sock **out, struct err *e)
 {
     struct sock *s;
     TRY(make(context, ZMQ_ROUTER, &s, e));
-    if (zmq_bind(s->zmq, endpoint)) {
-        enum status st = err_set(e, ST_ENV, "cannot listen at '%s': %s", endpoint, zmq_strerror(errno));
+    enum status st = sock_bind(s, endpoint, keys, SOCK_NODES, e);
+    if (st != ST_OK) {
         sock_close(s);
         return st;
     }
@@ -54,14 +120,25 @@ enum status sock_router(void *context, const char *endpoint, struct sock **out, 
     return ST_OK;
 }
 
-enum status sock_dealer(void *context, const char *endpoint, const void *identity, size_t identity_len, struct sock **out, struct err *e)
+enum status sock_dealer(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len, struct sock **out,
+                        struct err *e)
 {
     struct sock *s;
+    TRY(refuse_bare(endpoint, keys, e));
     TRY(make(context, ZMQ_DEALER, &s, e));
+    enum status st = ST_OK;
+    tune(s, endpoint);
+    if (is_tcp(endpoint))
+        s->longest = SOCK_MAX_TCP - CURVE_ADDS;
     if (identity)
         zmq_setsockopt(s->zmq, ZMQ_ROUTING_ID, identity, identity_len);
-    if (zmq_connect(s->zmq, endpoint)) {
-        enum status st = err_set(e, ST_ENV, "cannot connect to '%s': %s", endpoint, zmq_strerror(errno));
+    if (keys && (zmq_setsockopt(s->zmq, ZMQ_CURVE_SERVERKEY, keys->server_key, KEYS_Z85 + 1) ||
+                 zmq_setsockopt(s->zmq, ZMQ_CURVE_PUBLICKEY, keys->public_key, KEYS_Z85 + 1) ||
+                 zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, keys->secret_key, KEYS_Z85 + 1)))
+        st = err_set(e, ST_ENV, "cannot use these keys: %s", zmq_strerror(errno));
+    if (st == ST_OK && zmq_connect(s->zmq, endpoint))
+        st = err_set(e, ST_ENV, "cannot connect to '%s': %s", endpoint, zmq_strerror(errno));
+    if (st != ST_OK) {
         sock_close(s);
         return st;
     }
@@ -102,6 +179,8 @@ int sock_readable(struct sock *s)
 enum status sock_send(struct sock *s, const struct sock_peer *peer, Ebb__Envelope__BodyCase which, void *body, struct err *e)
 {
     TRY(wire_encode(which, body, &s->bytes, e));
+    if (s->bytes.len > s->longest)
+        return err_set(e, ST_USER, "a message of %zu bytes is longer than the %zu allowed over tcp", s->bytes.len, s->longest);
     if (s->router && zmq_send(s->zmq, peer->id, peer->len, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return errno == EHOSTUNREACH ? err_set(e, ST_NOT_FOUND, "the peer is gone")
                                      : err_set(e, ST_AGAIN, "cannot send: %s", zmq_strerror(errno));
@@ -123,6 +202,15 @@ static enum status frame(struct sock *s, zmq_msg_t *m, int *more, struct err *e)
     return ST_OK;
 }
 
+/* The ZAP handler calls a key by a number. A plain peer could claim one, and gain nothing by it: it may all that a key may. */
+static void whose(zmq_msg_t *m, struct sock_peer *peer)
+{
+    const char *user = zmq_msg_gets(m, "User-Id");
+    unsigned long number = user ? strtoul(user, NULL, 10) : 0;
+    peer->user = number <= UINT32_MAX ? (uint32_t)number : 0;
+    peer->fd = peer->user ? zmq_msg_get(m, ZMQ_SRCFD) : -1;
+}
+
 enum status sock_receive(struct sock *s, struct sock_peer *peer, Ebb__Envelope **out, struct err *e)
 {
     zmq_msg_t m;
@@ -137,6 +225,8 @@ enum status sock_receive(struct sock *s, struct sock_peer *peer, Ebb__Envelope *
             return err_set(e, ST_CORRUPT, "a message without a body");
         TRY(frame(s, &m, &more, e));
     }
+    if (s->router)
+        whose(&m, peer);
     enum status st = more ? err_set(e, ST_CORRUPT, "a message of too many frames") : wire_decode(zmq_msg_data(&m), zmq_msg_size(&m), out, e);
     zmq_msg_close(&m);
     while (more && frame(s, &m, &more, e) == ST_OK)

@@ -1,25 +1,44 @@
 /* ZeroMQ sockets as ebb uses them. A DEALER talks to one daemon; ebbd's two ROUTERs (workers, clients) see the peer's identity as the
-   first frame. ROUTER_MANDATORY: a message to a peer that is gone is an error, never dropped in silence. */
+   first frame. ROUTER_MANDATORY: a message to a peer that is gone is an error, never dropped in silence.
+
+   Without keys a socket is plain, which is for ipc, where the file's mode says who may. With keys it is CURVE: a DEALER shows its own pair and
+   speaks only with the daemon whose key it has pinned; a ROUTER asks the context's ZAP handler (daemon/auth.h) about everyone, in the domain of
+   the endpoint, and where there is no handler nobody gets in. */
 #ifndef EBB_WIRE_SOCK_H
 #define EBB_WIRE_SOCK_H
 
 #include <stdint.h>
 
+#include "wire/keys.h"
 #include "wire/wire.h"
 
 #define SOCK_PEER_MAX 32
 
+/* The longest message that a ROUTER takes over tcp: who sends has not shown a key yet when its first bytes are kept. */
+#define SOCK_MAX_TCP (8u << 20)
+
 struct sock_peer {
     uint8_t id[SOCK_PEER_MAX];
     uint8_t len;
+    uint32_t user; /* of whom the message came: what the ZAP handler called the key; 0: over a plain socket */
+    int fd;        /* of its connection, where user is not 0; it may be another's by now */
 };
 
 struct sock;
 
-/* endpoint "ipc:///run/ebb/workers" or "tcp://127.0.0.1:5570"; context from zmq_ctx_new. */
-MUST_USE enum status sock_router(void *context, const char *endpoint, struct sock **out, struct err *e);
-/* identity: how the ROUTER knows us, 1..32 bytes (a worker: its 8-byte number); NULL: ZeroMQ draws one. Reconnects by itself for ever. */
-MUST_USE enum status sock_dealer(void *context, const char *endpoint, const void *identity, size_t identity_len, struct sock **out, struct err *e);
+/* ZAP domains: a node's key opens the one, a client's key the other. */
+#define SOCK_NODES "nodes"
+#define SOCK_CLIENTS "clients"
+
+/* endpoint "ipc:///run/ebb/workers" or "tcp://127.0.0.1:5570"; context from zmq_ctx_new. keys: the daemon's own (of SOCK_NODES), NULL for a plain
+   socket. ST_USER: tcp without keys, here and below. */
+MUST_USE enum status sock_router(void *context, const char *endpoint, const struct keys *keys, struct sock **out, struct err *e);
+/* Listens at one more endpoint. */
+MUST_USE enum status sock_bind(struct sock *s, const char *endpoint, const struct keys *keys, const char *domain, struct err *e);
+/* identity: how the ROUTER knows us, 1..32 bytes (a worker: its 8-byte number); NULL: ZeroMQ draws one. Reconnects by itself for ever, except
+   after its key was refused: then never again. */
+MUST_USE enum status sock_dealer(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len,
+                                 struct sock **out, struct err *e);
 void sock_close(struct sock *s); /* waits at most a second for what was sent */
 void *sock_zmq(struct sock *s);  /* for zmq_poll */
 int sock_fd(struct sock *s);     /* ZMQ_FD: edge-triggered, wakes only; then ask sock_readable */

@@ -487,7 +487,7 @@ static enum status connect_link(struct link *l, struct err *e)
     l->context = zmq_ctx_new();
     if (!l->context)
         return err_set(e, ST_ENV, "cannot start ZeroMQ: %s", zmq_strerror(errno));
-    TRY(sock_dealer(l->context, l->o->endpoint, identity, sizeof identity, &l->sock, e));
+    TRY(sock_dealer(l->context, l->o->endpoint, l->o->keys, identity, sizeof identity, &l->sock, e));
     if (zmq_socket_monitor(sock_zmq(l->sock), "inproc://monitor", ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ||
         !(l->monitor = zmq_socket(l->context, ZMQ_PAIR)) || zmq_connect(l->monitor, "inproc://monitor"))
         return err_set(e, ST_ENV, "cannot watch the connection: %s", zmq_strerror(errno));

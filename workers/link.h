@@ -5,10 +5,12 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "wire/keys.h"
 #include "workers/pipeline/pipeline.h"
 
 struct link_opts {
     const char *endpoint, *name, *program;
+    const struct keys *keys;  /* for tcp; NULL: ipc */
     uint64_t number;          /* drawn by whoever starts the worker; its identity on the socket */
     uint32_t lanes;
     uint64_t memory_bytes;

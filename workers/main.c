@@ -74,6 +74,16 @@ static enum status find_pack_dir(const char *told, char **out, struct err *e)
 }
 
 static int signal_write_fd = -1;
+static enum status find_keys(const char *endpoint, const char *told, struct keys *out, struct err *e)
+{
+    if (!told)
+        told = getenv("EBB_KEY_FILE");
+    if (!told || !*told)
+        return err_set(e, ST_USER, "'%s' wants keys: name this node's key file with --key-file; 'ebb-agent join' makes one out of what 'ebb invite --node' prints",
+                       endpoint);
+    return keys_read(told, KEYS_NODE, out, e);
+}
+
 
 static void on_leave(int number)
 {
@@ -103,12 +113,13 @@ static int signals_as_file(void)
 
 int main(int argc, char **argv)
 {
-    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL;
+    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL, *provider_word = NULL;
     char *pack_dir = NULL;
     uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0;
     int verbose = 0, version = 0;
     const struct opt opts[] = {
-        {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers, e.g. ipc:///run/ebb/workers"},
+        {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers: ipc:///run/ebb/workers, or tcp://HOST:5570 with a key"},
+        {.name = "key-file", .type = OPT_TEXT, .value = &key_file, .arg = "FILE", .help = "this node's keys, as 'ebb-agent join' or 'ebb keys add' made them (default: $EBB_KEY_FILE)"},
         {.name = "name", .type = OPT_TEXT, .value = &name, .arg = "NAME", .help = "what people call this worker (default: its number)"},
         {.name = "number", .type = OPT_NUMBER, .value = &number, .arg = "N", .help = "what the daemon calls it: drawn at random by whoever starts it"},
         {.name = "blackbox", .type = OPT_TEXT, .value = &box_path, .arg = "FILE", .help = "where it notes the records that are in its lanes"},
@@ -136,6 +147,7 @@ int main(int argc, char **argv)
     int operands;
     enum status st = opt_parse(&command, argc, argv, &operands, &e);
     if (st == ST_END)
+    struct keys keys;
         return 0;
     if (st == ST_OK && version) {
         puts("ebb-worker " EBB_VERSION);
@@ -148,6 +160,12 @@ int main(int argc, char **argv)
     if (st == ST_OK)
         st = limit_memory(memory, &e);
     if (st == ST_OK)
+    if (st == ST_OK && provider_word && provider_id_parse(provider_word, &provider))
+        st = err_set(&e, ST_USER, "--provider wants none, local, agent, slurm or kubernetes, not '%s'", provider_word);
+    if (st == ST_OK && strncmp(endpoint, "tcp://", 6) == 0)
+        st = find_keys(endpoint, key_file, &keys, &e);
+    else if (st == ST_OK && key_file)
+        st = err_set(&e, ST_USER, "--key-file is for tcp: an ipc socket is guarded by its mode");
         st = find_pack_dir(pack, &pack_dir, &e);
     if (st != ST_OK) {
         fprintf(stderr, "error: %s\n", e.text);
@@ -179,6 +197,7 @@ int main(int argc, char **argv)
         .name = name ? name : own_name,
         .program = "ebb-worker " EBB_VERSION,
         .number = number,
+        .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL,
         .lanes = (uint32_t)lanes,
         .memory_bytes = memory,
         .wake_fd = wake_fd,

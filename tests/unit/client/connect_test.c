@@ -84,7 +84,7 @@ static int start(void **state)
         return -1;
     snprintf(endpoint, sizeof endpoint, "ipc://%s/clients", folder);
     context = zmq_ctx_new();
-    return sock_router(context, endpoint, &router, &e) != ST_OK || pthread_create(&thread, NULL, serve, NULL);
+    return sock_router(context, endpoint, NULL, &router, &e) != ST_OK || pthread_create(&thread, NULL, serve, NULL);
 }
 
 static int end(void **state)

@@ -508,7 +508,7 @@ static void hostile_wire(void **state)
     struct err e;
     for (int i = 0; i < 2; i++) {
         struct rig_worker x = {.r = &r, .number = 100 + (uint64_t)i};
-        assert_int_equal(sock_dealer(r.zmq, r.workers, &x.number, sizeof x.number, &x.s, &e), ST_OK);
+        assert_int_equal(sock_dealer(r.zmq, r.workers, NULL, &x.number, sizeof x.number, &x.s, &e), ST_OK);
         Ebb__Hello h = EBB__HELLO__INIT;
         h.version_min = i ? 1 : 7;
         h.version_max = i ? 1 : 9;

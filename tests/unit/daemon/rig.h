@@ -95,7 +95,7 @@ static inline void rig_open(struct rig *r, size_t lines)
     r->text_len = text.len;
     r->zmq = zmq_ctx_new();
     struct err e;
-    if (sock_dealer(r->zmq, r->clients, NULL, 0, &r->client, &e) != ST_OK)
+    if (sock_dealer(r->zmq, r->clients, NULL, NULL, 0, &r->client, &e) != ST_OK)
         RIG_FAIL("%s", e.text);
 }
 
@@ -257,7 +257,7 @@ static inline void rig_worker_open(struct rig_worker *w, struct rig *r, uint64_t
 {
     struct err e;
     *w = (struct rig_worker){.r = r, .number = number, .chunk_bytes = 2000};
-    if (sock_dealer(r->zmq, r->workers, &w->number, sizeof w->number, &w->s, &e) != ST_OK)
+    if (sock_dealer(r->zmq, r->workers, NULL, &w->number, sizeof w->number, &w->s, &e) != ST_OK)
         RIG_FAIL("%s", e.text);
     rig_hello(w);
 }

@@ -26,7 +26,7 @@ static int setup(void **state)
     struct err e;
     f->context = zmq_ctx_new();
     snprintf(f->endpoint, sizeof f->endpoint, "ipc:///tmp/ebb-sock-%d", (int)getpid());
-    if (sock_router(f->context, f->endpoint, &f->router, &e) || sock_dealer(f->context, f->endpoint, "worker-1", 8, &f->dealer, &e))
+    if (sock_router(f->context, f->endpoint, NULL, &f->router, &e) || sock_dealer(f->context, f->endpoint, NULL, "worker-1", 8, &f->dealer, &e))
         return -1;
     *state = f;
     return 0;

@@ -100,7 +100,7 @@ static struct daemon *daemon_new(void)
     d->generation = 5;
     d->beat_ms = 50;
     d->ack = 1;
-    assert_int_equal(sock_router(d->context, d->endpoint, &d->router, &e), ST_OK);
+    assert_int_equal(sock_router(d->context, d->endpoint, NULL, &d->router, &e), ST_OK);
     return d;
 }
 

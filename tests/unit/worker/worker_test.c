@@ -404,7 +404,7 @@ static void a_daemon_comes_back(void **state)
     daemon_forget(d);
     d->hellos = 0;
     d->generation = 6;
-    assert_int_equal(sock_router(d->context, d->endpoint, &d->router, &e), ST_OK);
+    assert_int_equal(sock_router(d->context, d->endpoint, NULL, &d->router, &e), ST_OK);
     HEAR_UNTIL(d, d->hellos);
     assert_int_equal(d->hello->hello->n_held, 1);
     assert_int_equal(d->hello->hello->held[0]->epoch, EPOCH(5, 1));
