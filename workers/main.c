@@ -113,7 +113,7 @@ static int signals_as_file(void)
 
 int main(int argc, char **argv)
 {
-    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL, *provider_word = NULL;
+    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL;
     char *pack_dir = NULL;
     uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0;
     int verbose = 0, version = 0;
@@ -160,8 +160,6 @@ int main(int argc, char **argv)
     if (st == ST_OK)
         st = limit_memory(memory, &e);
     if (st == ST_OK)
-    if (st == ST_OK && provider_word && provider_id_parse(provider_word, &provider))
-        st = err_set(&e, ST_USER, "--provider wants none, local, agent, slurm or kubernetes, not '%s'", provider_word);
     if (st == ST_OK && strncmp(endpoint, "tcp://", 6) == 0)
         st = find_keys(endpoint, key_file, &keys, &e);
     else if (st == ST_OK && key_file)
