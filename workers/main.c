@@ -73,7 +73,6 @@ static enum status find_pack_dir(const char *told, char **out, struct err *e)
     return ST_OK;
 }
 
-static int signal_write_fd = -1;
 static enum status find_keys(const char *endpoint, const char *told, struct keys *out, struct err *e)
 {
     if (!told)
@@ -84,6 +83,7 @@ static enum status find_keys(const char *endpoint, const char *told, struct keys
     return keys_read(told, KEYS_NODE, out, e);
 }
 
+static int signal_write_fd = -1;
 
 static void on_leave(int number)
 {
@@ -144,10 +144,10 @@ int main(int argc, char **argv)
         .opt_count = sizeof opts / sizeof *opts,
     };
     struct err e;
+    struct keys keys;
     int operands;
     enum status st = opt_parse(&command, argc, argv, &operands, &e);
     if (st == ST_END)
-    struct keys keys;
         return 0;
     if (st == ST_OK && version) {
         puts("ebb-worker " EBB_VERSION);
