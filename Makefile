@@ -4,6 +4,7 @@
 #   make check           installs what is missing, builds, and runs every test
 #   make demo            embeds 117,659 real sentences with a real model and shows nearest neighbours
 #   make install         DESTDIR= prefix=/usr/local
+#   make deb             Debian packages, in build/deb
 #   make soak | fuzz | bench | valgrind     longer runs; not part of check
 #
 # Knobs (a change of any rebuilds what it concerns):
@@ -116,6 +117,8 @@ SRC_client := client/say.c client/connect.c client/private.c client/spec.c clien
 
 include mk/rules.mk
 include mk/check.mk
+include mk/install.mk
+include mk/package.mk
 
 # loops over elements: what the compiler makes of them matters; a comparison that meets NaN raises no trap that anyone looks at
 $(call OBJ,$(SRC_generic)): private CFLAGS += $(if $(filter -O2,$(OPT)),-O3) -fno-trapping-math

@@ -1,4 +1,4 @@
-# Checking, the demo, installing.
+# Checking, the demo.
 
 MODEL   := build/demo/all-MiniLM-L6-v2
 GLOSSES := build/demo/glosses.jsonl
@@ -79,18 +79,6 @@ $(B)/bench/tools/%: $(B)/obj/bench/tools/%.o $(call LIBS_OF,engine storage base)
 .PHONY: bench
 bench: all demo-data $(BENCHES) $(BENCH_TOOLS) $(TEST_TOOLS)
 	$(Q)bench/run $(B)
-
-# Installing -----------------------------------------------------------------------------------------------------------------------
-.PHONY: install
-install: all man
-	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/share/man/man1 $(DESTDIR)$(prefix)/lib/systemd/system \
-	  $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/site-functions $(DESTDIR)$(prefix)/share/doc/ebb
-	install -m 755 $(BIN) $(DESTDIR)$(prefix)/bin
-	install -m 644 $(B)/man/*.1 $(DESTDIR)$(prefix)/share/man/man1
-	$(B)/bin/ebb completion bash >$(DESTDIR)$(prefix)/share/bash-completion/completions/ebb
-	$(B)/bin/ebb completion zsh >$(DESTDIR)$(prefix)/share/zsh/site-functions/_ebb
-	sed 's|/usr/local/bin|$(prefix)/bin|' deploy/ebbd.service >$(DESTDIR)$(prefix)/lib/systemd/system/ebbd.service
-	install -m 644 README.md deploy/ebbd.yaml $(DESTDIR)$(prefix)/share/doc/ebb
 
 # Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, from tests/fuzz/seeds/NAME_fuzz where there are such, with
 # the corpus kept in build/fuzz/corpus/NAME_fuzz ---------------------------------------------------------------------------------------------
