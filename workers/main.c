@@ -157,13 +157,13 @@ int main(int argc, char **argv)
         st = err_set(&e, ST_USER, "--%s is missing; see 'ebb-worker --help'", !endpoint ? "connect" : !number ? "number" : "blackbox");
     if (st == ST_OK && (lanes == 0 || lanes > MOST_LANES))
         st = err_set(&e, ST_USER, "--lanes must be 1 to %d", MOST_LANES);
-    if (st == ST_OK)
-        st = limit_memory(memory, &e);
-    if (st == ST_OK)
     if (st == ST_OK && strncmp(endpoint, "tcp://", 6) == 0)
         st = find_keys(endpoint, key_file, &keys, &e);
     else if (st == ST_OK && key_file)
         st = err_set(&e, ST_USER, "--key-file is for tcp: an ipc socket is guarded by its mode");
+    if (st == ST_OK)
+        st = limit_memory(memory, &e);
+    if (st == ST_OK)
         st = find_pack_dir(pack, &pack_dir, &e);
     if (st != ST_OK) {
         fprintf(stderr, "error: %s\n", e.text);
@@ -192,10 +192,10 @@ int main(int argc, char **argv)
     }
     struct link_opts o = {
         .endpoint = endpoint,
+        .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL,
         .name = name ? name : own_name,
         .program = "ebb-worker " EBB_VERSION,
         .number = number,
-        .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL,
         .lanes = (uint32_t)lanes,
         .memory_bytes = memory,
         .wake_fd = wake_fd,
