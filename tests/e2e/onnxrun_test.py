@@ -132,6 +132,32 @@ def test_a_record_that_does_not_go_through_fails_alone(dir):
     assert [(e["code"], "node 'Gather'" in e["message"]) for e in t.errors(out)] == [("failed", True)] * 2, t.errors(out)
 
 
+def test_a_record_that_asks_for_too_much_memory_fails_alone(dir):
+    """How often its number is repeated is the record's to say: one says ten thousand million times."""
+    nodes = [o.node("Expand", ["one", "times"], ["many"]), o.node("ReduceSum", ["many"], ["y"], keepdims=0)]
+    m = o.model(o.graph(nodes, [o.value("times", o.INT64, [2])], [o.value("y", o.FLOAT, [])], [o.floats("one", [1], [1])]))
+    model = write(os.path.join(dir, "m", "many.onnx"), m)
+    rows = [{"id": i, "times": [i + 1, 2]} for i in range(20)]
+    rows[11]["times"] = [100000, 100000]
+    rows[12]["times"] = [2 ** 62, 2 ** 62]
+    rows[13]["times"] = [-2 ** 63, 1]
+    out = outputs(dir, model, records(dir, rows), want=3)
+    assert [(r["id"], r["outputs"]["y"]) for r in t.rows(out)] == [(i, 2 * (i + 1)) for i in range(20) if i not in (11, 12, 13)]
+    errors = t.errors(out)
+    assert [e["code"] for e in errors] == ["failed"] * 3, errors
+    assert "node 'Expand' (Expand): a tensor of 37.3 GiB would take the run beyond the memory" in errors[0]["message"], errors[0]
+
+
+def test_a_text_that_does_not_go_through_says_why(dir):
+    """Token ids are looked up in a table of 40, and the vocabulary has more (the one that is added hides that when the model is loaded): such a text fails, with the
+    node's words."""
+    nodes = [o.node("Add", ["input_ids", "one"], ["ids"]), o.node("Gather", ["table", "ids"], ["last_hidden_state"], name="look_up")]
+    model = text_model(dir, nodes, ["batch", "length", 2], initializers=[o.floats("table", [40, 2], [i / 7 for i in range(80)]), o.int64s("one", [], [1])])
+    out = outputs(dir, model, t.write_jsonl(os.path.join(dir, "in.jsonl"), 30), want=None)
+    errors = t.errors(out)
+    assert errors and all(e["code"] == "failed" and "node 'look_up' (Gather)" in e["message"] for e in errors), errors[:2]
+
+
 def test_the_digest_covers_external_data(dir):
     w = o.tensor("w", o.FLOAT, [1], external={"location": "w.bin"})
     m = o.model(o.graph([o.node("Mul", ["x", "w"], ["y"])], [o.value("x", o.FLOAT, ["batch"])], [o.value("y", o.FLOAT, ["batch"])], [w]))

@@ -189,7 +189,7 @@ static enum status finish(struct graph_model *m, const struct graph_model_opts *
     m->info.parameters = m->onnx->parameters;
     m->info.weight_bytes = m->onnx->weight_bytes;
     snprintf(m->info.producer, sizeof m->info.producer, "%s", m->onnx->producer);
-    return graph_finish(g, &(struct graph_opts){.precision = o->precision, .pack = o->pack, .given = given, .n_given = n_given}, e);
+    return graph_finish(g, &(struct graph_opts){.precision = o->precision, .pack = o->pack, .run_bytes = o->run_bytes, .given = given, .n_given = n_given}, e);
 }
 
 static enum status open_once(struct graph_model *m, const char *path, const struct kernels *k, const struct graph_model_opts *o, int single, struct err *e)

@@ -54,6 +54,7 @@ struct graph_model_opts {
     int text;
     int precision; /* enum precision of linear layers */
     struct packfile *pack; /* of their weights; NULL: none. Outlives the model */
+    uint64_t run_bytes;    /* most memory of a lane's run, see graph_opts */
 };
 
 struct graph_model;
@@ -69,7 +70,7 @@ void graph_lane_free(struct graph_lane *l);
 size_t graph_lane_bytes(const struct graph_lane *l); /* held now */
 
 /* n records, whose arrays lie record by record: in[r * n_in + i]. n is 1, or the model shares runs of equal sizes and these are. ST_USER: these records do
-   not go through the model (an index out of range, sizes that do not fit): what is wrong with which node. Results stay until the next run. */
+   not go through the model (an index out of range, sizes that do not fit, more memory than a run may have): what is wrong with which node. Results stay until the next run. */
 MUST_USE enum status graph_lane_run(struct graph_lane *l, uint32_t n, const struct array *in, struct err *e);
 /* Record r's part of output o. */
 void graph_lane_result(const struct graph_lane *l, uint32_t o, uint32_t r, struct array *out);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "storage/onnxdir.h"
@@ -17,6 +18,7 @@
 
 /* Of the kernels; raised whenever a bit of any result changes. The class of the numbers follows (kernels.h). */
 #define NUMERICS "ebb1"
+#define RUN_LEAST_BYTES (64u << 20)
 
 struct model {
     struct model_info info;
@@ -216,6 +218,16 @@ static enum status seal_pack(const char *dir, struct model_info *i, struct model
     return ST_OK;
 }
 
+/* What one record may take on its way through a graph: an equal share, for each lane, of half of what there is. What a process is limited to is its own; the
+   machine's memory is for all its processors. */
+static uint64_t run_bytes(const struct model_opts *o)
+{
+    uint64_t own = host_memory_limit(), all = own ? own : host_memory_bytes();
+    uint32_t processors = host_processors(), lanes = o->lanes ? o->lanes : processors;
+    uint64_t each = all / 2 / (!own && processors > lanes ? processors : lanes);
+    return each > RUN_LEAST_BYTES ? each : RUN_LEAST_BYTES;
+}
+
 /* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
 static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, enum precision p, const struct kernels *k,
                              struct model_config *c, struct model_info *i, struct model *m, struct cut *cut, struct err *e)
@@ -229,7 +241,8 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     char *whole = mem_printf("%s/%s", folder, file);
     if (!whole)
         return err_nomem(e, "a path");
-    enum status st = graph_model_open(whole, k, &(struct graph_model_opts){.text = has_tokenizer(folder), .precision = p, .pack = m ? m->pack : NULL}, &gm, e);
+    struct graph_model_opts opts = {.text = has_tokenizer(folder), .precision = p, .pack = m ? m->pack : NULL, .run_bytes = run_bytes(o)};
+    enum status st = graph_model_open(whole, k, &opts, &gm, e);
     if (st == ST_OK) {
         i->arrays = !graph_model_info(gm)->text;
         st = i->arrays ? onnxarrays_open(gm, folder, o, c, &arrays, e) : onnxtext_open(gm, folder, o, k, c, &text, e);

@@ -23,6 +23,7 @@ struct model_opts {
     int reference;         /* 1: naive kernels only */
     const char *pack_dir;  /* where packed weights are kept (packfile.h); NULL: nowhere */
     uint64_t pack_bytes;   /* most of them; 0: PACKFILE_MOST_BYTES */
+    uint32_t lanes;        /* contexts that will run at once: they share what memory there is; 0: one for each processor */
 };
 
 struct model_info {
@@ -98,12 +99,13 @@ enum { MODEL_OUTPUTS_MAX = 16 };
 struct model_result { /* the context's, until its next run */
     uint32_t count;
     struct model_tensor tensor[MODEL_OUTPUTS_MAX];
+    char *const *errors; /* of an ONNX model, of each item: NULL, or why it does not go through; its numbers are NaN then. NULL: nothing went wrong */
 };
 
 /* embed: "embedding"; classify and token-classify: "scores", a row for each item or token; fill-mask: "scores" and "tokens", a row of the
    best ones for each mask. Each row has the bits that it would have if the item were alone ("same bytes, always"). Never fails: memory was
-   planned by model_ctx_new, ids outside the vocabulary are a BUG (the tokenizer is checked at load). Of an ONNX model: NULL when memory is out, and NaN for an
-   item that does not go through it. */
+   planned by model_ctx_new, ids outside the vocabulary are a BUG (the tokenizer is checked at load). Of an ONNX model: NULL when memory is out, and `errors` for
+   items that do not go through it. */
 const struct model_result *model_infer(const struct model *m, struct model_ctx *c, const struct model_batch *b);
 /* The short way where one row comes out for each item: out gets n_seqs x dims floats. */
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,

@@ -266,6 +266,7 @@ struct onnxtext_lane {
     uint32_t *starts;          /* first token of each text */
     int32_t *ids;
     uint8_t *types;
+    char **errors;             /* of each text */
     struct model_result result;
 };
 
@@ -301,9 +302,10 @@ enum status onnxtext_lane_new(const struct onnxtext *t, uint32_t max_tokens, uin
     l->starts = mem_array(max_seqs, sizeof *l->starts);
     l->ids = mem_array(max_tokens, sizeof *l->ids);
     l->types = mem_array(max_tokens, sizeof *l->types);
+    l->errors = mem_array(max_seqs, sizeof *l->errors);
     if (t->head)
         l->head_memory = mem_aligned(head_work_bytes(t->head, max_tokens, max_seqs) + 64);
-    enum status st = l->out && l->found && l->rows && l->at && l->order && l->lengths && l->starts && l->ids && l->types && (!t->head || l->head_memory)
+    enum status st = l->out && l->found && l->rows && l->at && l->order && l->lengths && l->starts && l->ids && l->types && l->errors && (!t->head || l->head_memory)
                          ? graph_lane_new(t->gm, &l->lane, e)
                          : err_nomem(e, "a lane");
     if (st != ST_OK) {
@@ -331,6 +333,9 @@ void onnxtext_lane_free(struct onnxtext_lane *l)
     mem_free(l->starts);
     mem_free(l->ids);
     mem_free(l->types);
+    for (uint32_t r = 0; l->errors && r < l->max_seqs; r++)
+        mem_free(l->errors[r]);
+    mem_free(l->errors);
     mem_free(l);
 }
 
@@ -369,13 +374,16 @@ static void take(struct onnxtext_lane *l, uint32_t r, uint32_t length, const int
     }
 }
 
-static void fail(struct onnxtext_lane *l, uint32_t r)
+static enum status fail(struct onnxtext_lane *l, uint32_t r, const char *why)
 {
     const struct onnxtext *t = l->t;
+    l->errors[r] = mem_strdup(why);
+    l->result.errors = l->errors;
     for (size_t k = 0; k < (size_t)l->rows[r] * t->width; k++)
         l->out[(size_t)l->at[r] * t->width + k] = NAN;
     for (size_t k = 0; t->c.task == TASK_FILL_MASK && k < (size_t)l->rows[r] * t->width; k++)
         l->found[(size_t)l->at[r] * t->width + k] = 0;
+    return l->errors[r] ? ST_OK : ST_NOMEM;
 }
 
 /* Texts l->order[0..n), which may share a run. Where one does not go through the model, each goes alone, so that only that one fails. */
@@ -402,7 +410,7 @@ static enum status run_group(struct onnxtext_lane *l, const struct model_batch *
     if (st == ST_NOMEM)
         return st;
     if (st != ST_OK && n == 1)
-        fail(l, l->order[0]);
+        return fail(l, l->order[0], e.text);
     for (uint32_t i = 0; st != ST_OK && n > 1 && i < n; i++) {
         uint32_t kept = l->order[0];
         l->order[0] = l->order[i];
@@ -460,6 +468,11 @@ const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct mo
         rows += l->rows[r];
     }
     BUG_IF(tokens > l->max_tokens, "%u tokens in a lane of %u", tokens, l->max_tokens);
+    for (uint32_t r = 0; l->result.errors && r < l->max_seqs; r++) {
+        mem_free(l->errors[r]);
+        l->errors[r] = NULL;
+    }
+    l->result.errors = NULL;
     if (run_all(l, b, starts, mask_id) != ST_OK)
         return NULL;
     l->result.count = 1;

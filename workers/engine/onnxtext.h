@@ -20,7 +20,7 @@ struct onnxtext_lane;
 MUST_USE enum status onnxtext_lane_new(const struct onnxtext *t, uint32_t max_tokens, uint32_t max_seqs, struct onnxtext_lane **out, struct err *e);
 void onnxtext_lane_free(struct onnxtext_lane *l);
 size_t onnxtext_lane_bytes(const struct onnxtext *t, uint32_t max_tokens, uint32_t max_seqs); /* about what a lane comes to */
-/* A text that does not go through the model gets NaN for its numbers. mask_id: as model_set_mask said. NULL: memory is out. */
+/* A text that does not go through the model gets NaN for its numbers, and why in `errors`. mask_id: as model_set_mask said. NULL: memory is out. */
 const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id);
 
 #endif

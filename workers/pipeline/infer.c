@@ -155,6 +155,10 @@ static void finish(struct lane *l, uint32_t n, const struct model_result *r)
         struct outcome o = {.task = l->loaded->info->kind, .loaded = l->loaded, .rows = first->rows ? first->rows[k] : 1, .width = first->width,
                             .f32 = first->f32 + at * first->width, .i32 = second ? second->i32 + at * second->width : NULL};
         at += o.rows;
+        if (r->errors && r->errors[k]) {
+            pipeline_failed(l->p, i, RECORD_FAILED, r->errors[k]);
+            continue;
+        }
         switch (encode_item(i->held->job, i, &o, &l->scratch)) {
         case 1:
             if (tail)

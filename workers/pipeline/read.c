@@ -410,7 +410,7 @@ static int load(struct pipeline *p, struct held *h)
     loaded_unref(old); /* its memory goes with the last record that needs it */
     struct err e;
     struct loaded *l;
-    struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes};
+    struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes, .lanes = p->o.lanes};
     enum status st = loaded_open(h->job, &machine, &l, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "the model");

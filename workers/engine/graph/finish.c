@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "workers/engine/graph/fuse.h"
 #include "workers/engine/graph/inner.h"
@@ -506,6 +507,7 @@ enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err
 {
     int changed = 1;
     g->no_fold = o->no_fold;
+    g->run_bytes = o->run_bytes ? o->run_bytes : host_memory_bytes() / 2;
     TRY(graph_refuse_unsupported(g, e));
     TRY(graph_prepare(g, e));
     for (int round = 0; changed; round++) {

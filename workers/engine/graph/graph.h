@@ -35,6 +35,7 @@ struct graph {
     int32_t *ends;           /* ... these values are not needed once node i has run */
     struct room *room;       /* for type.values; the outermost graph's */
     uint64_t made;           /* names made */
+    uint64_t run_bytes;      /* the outermost graph's, see graph_opts */
     int no_fold;
 };
 
@@ -79,6 +80,7 @@ struct graph_opts {
     struct packfile *pack;   /* of their weights; NULL: none. Outlives the graph */
     const struct given *given;
     uint32_t n_given;
+    uint64_t run_bytes;      /* most memory of a run: what would take more is refused, ST_USER naming the node; 0: half of the machine's */
 };
 MUST_USE enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e);
 
@@ -88,7 +90,7 @@ void run_free(struct run *r);
 /* The tensor of input i for the next run: caller's memory, read only, alive until run_graph returns. */
 MUST_USE enum status run_set(struct run *r, uint32_t i, enum dtype d, uint32_t rank, const int64_t *dims, const void *data, struct err *e);
 MUST_USE enum status run_set_value(struct run *r, uint32_t i, const struct value *v, struct err *e);
-/* ST_USER: sizes that do not go together, an index out of range...: names the node. Outputs live until the next run. */
+/* ST_USER: sizes that do not go together, an index out of range, more memory than run_bytes...: names the node. Outputs live until the next run. */
 MUST_USE enum status run_graph(struct run *r, struct err *e);
 const struct value *run_result(const struct run *r, uint32_t i);
 size_t run_bytes(const struct run *r); /* held now */

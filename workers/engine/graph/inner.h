@@ -42,18 +42,27 @@ void graph_shaping(struct graph *g, const struct node *n, struct type *in, struc
 
 /* Running ---------------------------------------------------------------------------------------------------------------------------- */
 
+/* All memory that grows with what a run is given counts to its pool, and is never more than `most`. */
 struct pool;
-MUST_USE enum status pool_new(struct pool **out, struct err *e);
+MUST_USE enum status pool_new(uint64_t most, struct pool **out, struct err *e);
 void pool_free(struct pool *p); /* buffers that are still held too */
-struct buffer *pool_get(struct pool *p, size_t bytes); /* refs 1; NULL when memory is out */
-size_t pool_bytes(const struct pool *p);
+struct buffer *pool_get(struct pool *p, size_t bytes); /* refs 1; NULL: memory is out, or pool_full */
+int pool_full(const struct pool *p, size_t bytes);     /* such a buffer would be beyond the bound */
+size_t pool_bytes(const struct pool *p);               /* held now */
+uint64_t pool_most(const struct pool *p);
+int pool_charge(struct pool *p, size_t bytes); /* memory that the caller has for itself: 0, or -1 where it would be beyond the bound */
+void pool_credit(struct pool *p, size_t bytes);
+void pool_trim(struct pool *p);                /* buffers that nobody holds go */
 void buffer_keep(struct buffer *b);   /* of a run: counts; constants are left alone */
 void buffer_drop(struct buffer *b);
 
 void value_clear(struct value *v);                                     /* lets go of its buffers; keeps room for items */
 MUST_USE enum status value_share(struct value *to, const struct value *from, struct err *e);
 void value_release(struct value *v);                                   /* the room too */
-MUST_USE enum status value_append(struct value *sequence, const struct tensor *t, struct err *e); /* shares */
+MUST_USE enum status value_append(struct pool *p, struct value *sequence, const struct tensor *t, struct err *e); /* shares */
+
+/* A buffer of r's memory for r's node; ST_USER where the run would be beyond its bound, naming node and size. */
+MUST_USE enum status run_buffer(struct run *r, size_t bytes, struct buffer **out, struct err *e);
 
 /* A body's run: made when first asked for, kept by r; shares r's memory. Its inputs and captures are set (shared, not copied), it runs, its results
    are taken. */

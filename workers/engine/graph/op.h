@@ -106,7 +106,8 @@ MUST_USE enum status axis_in(const struct node *n, int64_t axis, int rank, uint3
 
 /* Running -------------------------------------------------------------------------------------------------------------------------- */
 
-/* One node's turn. Outputs whose sizes shape could tell are there already; the op makes the others with run_make. */
+/* One node's turn. Outputs whose sizes shape could tell are there already; an op with OP_MAKES or OP_VALUES makes the others with run_make; for every
+   other op sizes that cannot be told are an error of what the run was given. */
 const struct tensor *run_in(const struct run *r, uint32_t i);   /* NULL: left out */
 const struct value *run_in_value(const struct run *r, uint32_t i);
 struct tensor *run_out(struct run *r, uint32_t i);              /* NULL: nobody wants it */
@@ -132,6 +133,7 @@ enum op_flags {
     OP_NO_FOLD = 4,     /* not folded although its inputs are constants */
     OP_VALUES = 8,      /* works on sequences or optionals: run_in_value */
     OP_PLANNED = 32,    /* constants among its inputs, the first apart, are read by check, shape and plan alone: their memory may go then */
+    OP_MAKES = 64,      /* run makes those outputs whose sizes only the elements of its inputs tell (run_make) */
     OP_HOST = 16,       /* works on shapes: stays on the processor whatever the device */
 };
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/units.h"
 #include "workers/engine/graph/inner.h"
 
 enum { CLASSES = 200, SMALLEST = 256, LOOK = 5 };
@@ -15,14 +16,16 @@ struct held {
 struct pool {
     struct held *free[CLASSES];
     struct held *all;
-    size_t bytes;
+    size_t bytes; /* of buffers, and what is charged */
+    uint64_t most;
 };
 
-enum status pool_new(struct pool **out, struct err *e)
+enum status pool_new(uint64_t most, struct pool **out, struct err *e)
 {
     struct pool *p = mem_zalloc(sizeof *p);
     if (!p)
         return err_nomem(e, "a run's memory");
+    p->most = most;
     *out = p;
     return ST_OK;
 }
@@ -44,6 +47,48 @@ size_t pool_bytes(const struct pool *p)
     return p->bytes;
 }
 
+uint64_t pool_most(const struct pool *p)
+{
+    return p->most;
+}
+
+static int beyond(const struct pool *p, size_t bytes)
+{
+    return p->bytes > p->most || bytes > p->most - p->bytes;
+}
+
+void pool_trim(struct pool *p)
+{
+    memset(p->free, 0, sizeof p->free);
+    for (struct held **at = &p->all; *at;) {
+        struct held *h = *at;
+        if (h->b.refs) {
+            at = &h->next;
+            continue;
+        }
+        *at = h->next;
+        p->bytes -= h->b.bytes;
+        mem_free(h->b.base);
+        mem_free(h);
+    }
+}
+
+int pool_charge(struct pool *p, size_t bytes)
+{
+    if (beyond(p, bytes))
+        pool_trim(p);
+    if (beyond(p, bytes))
+        return -1;
+    p->bytes += bytes;
+    return 0;
+}
+
+void pool_credit(struct pool *p, size_t bytes)
+{
+    BUG_IF(p->bytes < bytes, "%zu bytes go of a run's %zu", bytes, p->bytes);
+    p->bytes -= bytes;
+}
+
 /* Class c holds (4 + c % 4) << (6 + c / 4) bytes. */
 static size_t class_bytes(uint32_t c)
 {
@@ -58,6 +103,29 @@ static uint32_t class_of(size_t bytes)
     return ((log - 8) * 4 + (uint32_t)((bytes - 1) >> (log - 2) & 3)) + 1;
 }
 
+int pool_full(const struct pool *p, size_t bytes)
+{
+    return bytes > (size_t)1 << 46 || beyond(p, class_bytes(class_of(bytes)));
+}
+
+/* Of a class that is not there yet, or not free. */
+static struct held *make(struct pool *p, uint32_t class)
+{
+    size_t size = class_bytes(class);
+    if (pool_charge(p, size) != 0)
+        return NULL;
+    struct held *h = mem_zalloc(sizeof *h);
+    void *base = h ? mem_aligned(size) : NULL;
+    if (!base) {
+        pool_credit(p, size);
+        mem_free(h);
+        return NULL;
+    }
+    *h = (struct held){.b = {.refs = 1, .bytes = size, .base = base, .owner = p}, .next = p->all, .class = class};
+    p->all = h;
+    return h;
+}
+
 struct buffer *pool_get(struct pool *p, size_t bytes)
 {
     if (bytes > (size_t)1 << 46)
@@ -70,17 +138,8 @@ struct buffer *pool_get(struct pool *p, size_t bytes)
             h->b.refs = 1;
             return &h->b;
         }
-    struct held *h = mem_zalloc(sizeof *h);
-    size_t size = class_bytes(c);
-    void *base = h ? mem_aligned(size) : NULL;
-    if (!base) {
-        mem_free(h);
-        return NULL;
-    }
-    *h = (struct held){.b = {.refs = 1, .bytes = size, .base = base, .owner = p}, .next = p->all, .class = c};
-    p->all = h;
-    p->bytes += size;
-    return &h->b;
+    struct held *h = make(p, c);
+    return h ? &h->b : NULL;
 }
 
 void buffer_keep(struct buffer *b)
@@ -117,29 +176,44 @@ void value_release(struct value *v)
     value_clear(v);
     for (uint32_t i = 0; i < v->cap; i++)
         value_release(&v->items[i]);
+    if (v->charged)
+        pool_credit(v->charged, v->cap * sizeof *v->items);
     mem_free(v->items);
     *v = (struct value){0};
 }
 
-static enum status room_for(struct value *v, uint32_t count, struct err *e)
+/* p may be NULL where `count` is that of another sequence: then it is not charged. */
+static enum status room_for(struct pool *p, struct value *v, uint32_t count, struct err *e)
 {
     if (count <= v->cap)
         return ST_OK;
-    uint32_t cap = v->cap ? v->cap * 2 : 8;
+    uint32_t cap = v->cap ? v->cap + v->cap / 2 : 8;
     if (cap < count)
         cap = count;
+    if (v->charged)
+        p = v->charged;
+    size_t more = (cap - v->cap) * sizeof *v->items;
+    char text[UNITS_MAX];
+    if (p && (v->charged || !v->cap)) {
+        if (pool_charge(p, more) != 0)
+            return err_set(e, ST_USER, "a sequence of %u tensors would take the run beyond the memory that it may have here (%s)", count, units_bytes(text, p->most));
+        v->charged = p;
+    }
     struct value *items = mem_resize(v->items, cap * sizeof *items);
-    if (!items)
+    if (!items) {
+        if (v->charged)
+            pool_credit(v->charged, more);
         return err_nomem(e, "a sequence");
+    }
     memset(items + v->cap, 0, (cap - v->cap) * sizeof *items);
     v->items = items;
     v->cap = cap;
     return ST_OK;
 }
 
-enum status value_append(struct value *sequence, const struct tensor *t, struct err *e)
+enum status value_append(struct pool *p, struct value *sequence, const struct tensor *t, struct err *e)
 {
-    TRY(room_for(sequence, sequence->count + 1, e));
+    TRY(room_for(p, sequence, sequence->count + 1, e));
     struct value *item = &sequence->items[sequence->count++];
     item->kind = VALUE_TENSOR;
     item->tensor = *t;
@@ -158,7 +232,7 @@ enum status value_share(struct value *to, const struct value *from, struct err *
         buffer_keep(to->tensor.buffer);
     }
     if (from->kind == VALUE_SEQUENCE)
-        TRY(room_for(to, from->count, e));
+        TRY(room_for(from->charged, to, from->count, e));
     to->kind = from->kind;
     for (uint32_t i = 0; from->kind == VALUE_SEQUENCE && i < from->count; i++) {
         to->count = i + 1;

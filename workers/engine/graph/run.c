@@ -81,9 +81,8 @@ static enum status own(struct run *r, struct value *v, struct err *e)
     struct tensor *t = &v->tensor;
     if (t->buffer->owner == &running_caller || t->dtype == DT_STR) {
         size_t bytes = (size_t)tensor_count(t) * dtype_bytes(t->dtype);
-        struct buffer *b = pool_get(r->pool, bytes);
-        if (!b)
-            return err_nomem(e, "a result");
+        struct buffer *b;
+        TRY(run_buffer(r, bytes, &b, e));
         if (bytes)
             memcpy(b->base, tensor_data(t), bytes);
         buffer_drop(t->buffer);
@@ -136,6 +135,7 @@ static enum status whole(struct run *r, struct err *e)
         r->spare = s;
     }
     TRY(run_go(r, e));
+    r->node = NULL;
     for (uint32_t i = 0; i < g->n_out; i++)
         TRY(own(r, &r->values[g->out[i]], e));
     return ST_OK;
@@ -211,7 +211,7 @@ enum status run_once(const struct graph *g, struct node *n, const struct tensor 
     r.in_values = mem_array(n_in, VALUES_MAX * sizeof *r.in_values);
     enum status st = !values || !s.out || !s.out_bytes || !r.in || !r.out || !r.in_types || !r.constants || !r.in_values
                          ? err_nomem(e, "folding constants")
-                         : pool_new(&r.pool, e);
+                         : pool_new(graph_outermost((struct graph *)g)->run_bytes, &r.pool, e);
     if (st == ST_OK)
         st = once(&r, n, &s, in, values, out, e);
     for (uint32_t k = 0; st != ST_OK && k < n->n_out; k++)

@@ -109,7 +109,7 @@ static enum status set_up(struct run *r, struct run *root, struct err *e)
     if (root)
         r->pool = root->pool;
     else
-        TRY(pool_new(&r->pool, e));
+        TRY(pool_new(g->run_bytes, &r->pool, e));
     return ST_OK;
 }
 
@@ -260,13 +260,15 @@ enum status run_set_value(struct run *r, uint32_t i, const struct value *v, stru
     for (uint32_t k = 0; v->kind == VALUE_SEQUENCE && k < v->count; k++) {
         struct tensor t = v->items[k].tensor;
         int64_t bytes = tensor_size(t.dtype, t.rank, t.dims);
-        struct buffer *b = bytes < 0 ? NULL : pool_get(r->pool, (size_t)bytes);
-        if (!b)
-            return err_nomem(e, "an input");
+        struct buffer *b;
+        if (bytes < 0)
+            return err_set(e, ST_USER, "input '%s' has sizes that cannot be", r->g->values[r->g->in[i]].name);
+        r->node = NULL;
+        TRY(run_buffer(r, (size_t)bytes, &b, e));
         memcpy(b->base, tensor_data(&v->items[k].tensor), (size_t)bytes);
         t.buffer = b;
         t.offset = 0;
-        enum status st = value_append(to, &t, e);
+        enum status st = value_append(r->pool, to, &t, e);
         buffer_drop(b);
         TRY(st);
     }

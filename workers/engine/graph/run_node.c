@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/units.h"
 #include "workers/engine/graph/pack.h"
 #include "workers/engine/graph/running.h"
 
@@ -30,6 +31,62 @@ struct value *run_out_value(struct run *r, uint32_t i)
     return i < r->node->n_out ? r->out[i] : NULL;
 }
 
+/* Memory of this run that lies idle goes: scratch, strings and buffers that nobody holds now. */
+static void reclaim(struct run *root)
+{
+    while (root->spare) {
+        struct strings *s = root->spare;
+        root->spare = s->next;
+        pool_credit(root->pool, sizeof *s + s->cap);
+        mem_free(s);
+    }
+    for (uint32_t i = 0; i < root->chunks; i++)
+        if (!root->chunk[i].used) {
+            pool_credit(root->pool, root->chunk[i].cap);
+            mem_free(root->chunk[i].base);
+            root->chunk[i] = (struct chunk){0};
+        }
+    pool_trim(root->pool);
+}
+
+static enum status refuse(const struct run *r, size_t bytes, const char *what, struct err *e)
+{
+    char size[UNITS_MAX], most[UNITS_MAX];
+    units_bytes(size, bytes);
+    units_bytes(most, pool_most(r->pool));
+    if (!r->node)
+        return err_set(e, ST_USER, "%s of %s is more than the memory that a run may have here (%s)", what, size, most);
+    return node_error(r->node, e, "%s of %s would take the run beyond the memory that it may have here (%s)", what, size, most);
+}
+
+enum status run_buffer(struct run *r, size_t bytes, struct buffer **out, struct err *e)
+{
+    *out = pool_get(r->pool, bytes);
+    if (!*out && r->root) {
+        reclaim(r->root);
+        *out = pool_get(r->pool, bytes);
+    }
+    if (*out)
+        return ST_OK;
+    return pool_full(r->pool, bytes) ? refuse(r, bytes, "a tensor", e) : err_nomem(e, "a tensor");
+}
+
+/* Of the outermost run's own memory. */
+static enum status charged(struct run *r, size_t bytes, const char *what, void **out, struct err *e)
+{
+    struct run *root = r->root;
+    if (pool_charge(root->pool, bytes) != 0) {
+        reclaim(root);
+        if (pool_charge(root->pool, bytes) != 0)
+            return refuse(r, bytes, what, e);
+    }
+    *out = mem_aligned(bytes);
+    if (*out)
+        return ST_OK;
+    pool_credit(root->pool, bytes);
+    return err_nomem(e, what);
+}
+
 enum status run_make(struct run *r, uint32_t i, enum dtype d, uint32_t rank, const int64_t *dims, struct err *e)
 {
     if (i >= r->node->n_out || !r->out[i])
@@ -41,9 +98,8 @@ enum status run_make(struct run *r, uint32_t i, enum dtype d, uint32_t rank, con
     int64_t bytes = rank <= RANK_MAX ? tensor_size(d, rank, t.dims) : -1;
     if (bytes < 0)
         return node_error(r->node, e, "output %u would have sizes that cannot be", i);
-    struct buffer *b = pool_get(r->pool, (size_t)bytes);
-    if (!b)
-        return err_nomem(e, "a tensor");
+    struct buffer *b;
+    TRY(run_buffer(r, (size_t)bytes, &b, e));
     value_clear(v);
     v->kind = VALUE_TENSOR;
     v->tensor = t;
@@ -76,12 +132,18 @@ enum status run_scratch(struct run *r, size_t bytes, void **out, struct err *e)
             root->chunk[i].used += bytes;
             return ST_OK;
         }
-    if (root->chunks == CHUNKS)
+    uint32_t at = 0;
+    void *base;
+    TRY(charged(r, bytes, "scratch memory", &base, e));
+    while (at < root->chunks && root->chunk[at].base)
+        at++;
+    if (at == CHUNKS) {
+        pool_credit(root->pool, bytes);
+        mem_free(base);
         return node_error(r->node, e, "takes too many pieces of scratch memory");
-    void *base = mem_aligned(bytes);
-    if (!base)
-        return err_nomem(e, "scratch memory");
-    root->chunk[root->chunks++] = (struct chunk){.base = base, .cap = bytes, .used = bytes};
+    }
+    root->chunks += at == root->chunks;
+    root->chunk[at] = (struct chunk){.base = base, .cap = bytes, .used = bytes};
     *out = base;
     return ST_OK;
 }
@@ -94,14 +156,14 @@ static void scratch_reset(struct run *root, const size_t *mark, uint32_t marked)
         size_t all = 0;
         for (uint32_t i = 0; i < root->chunks; i++)
             all += root->chunk[i].cap;
+        for (uint32_t i = 0; i < root->chunks; i++)
+            mem_free(root->chunk[i].base);
         void *base = mem_aligned(all);
-        if (base) {
-            for (uint32_t i = 0; i < root->chunks; i++)
-                mem_free(root->chunk[i].base);
-            root->chunk[0] = (struct chunk){.base = base, .cap = all};
-            root->chunks = 1;
-            return;
-        }
+        root->chunk[0] = (struct chunk){.base = base, .cap = all};
+        root->chunks = base != NULL;
+        if (!base)
+            pool_credit(root->pool, all);
+        return;
     }
     for (uint32_t i = 0; i < root->chunks; i++)
         root->chunk[i].used = i < marked ? mark[i] : 0;
@@ -120,9 +182,9 @@ enum status run_string(struct run *r, const char *data, size_t len, struct str *
             *at = s->next;
         } else {
             size_t cap = len + 1 > 65536 ? len + 1 : 65536;
-            s = mem_alloc(sizeof *s + cap);
-            if (!s)
-                return err_nomem(e, "strings");
+            void *room;
+            TRY(charged(r, sizeof *s + cap, "a text", &room, e));
+            s = room;
             s->cap = cap;
         }
         s->used = 0;
@@ -264,6 +326,9 @@ static enum status shape_node(struct run *r, const struct node *n, struct slot *
         s->out[k].values = NULL; /* its elements are computed */
         st = check_out(n, k, &s->out[k], &s->out_bytes[k], e);
     }
+    for (uint32_t k = 0; k < n->n_out && st == ST_OK && !(n->def->flags & (OP_MAKES | OP_VALUES)); k++)
+        if (r->out[k] && s->out[k].kind == VALUE_TENSOR && s->out_bytes[k] == SIZE_MAX)
+            st = node_error(n, e, "the sizes of output %u cannot be told from what its inputs hold", k);
     room_reset(r->room);
     TRY(st);
     look(r, s);
@@ -299,9 +364,7 @@ static enum status make_outputs(struct run *r, const struct node *n, const struc
             }
         }
         if (!v->tensor.buffer)
-            v->tensor.buffer = pool_get(r->pool, s->out_bytes[k]);
-        if (!v->tensor.buffer)
-            return err_nomem(e, "a tensor");
+            TRY(run_buffer(r, s->out_bytes[k], &v->tensor.buffer, e));
         v->kind = VALUE_TENSOR;
     }
     return ST_OK;
@@ -322,7 +385,9 @@ enum status running_turn(struct run *r, const struct node *n, struct slot *s, st
     enum status st = n->def->run(r, n, e);
     scratch_reset(root, mark, marked);
     for (uint32_t k = 0; k < n->n_out && st == ST_OK; k++)
-        BUG_IF(r->out[k] && r->out[k]->kind == VALUE_NONE && s->out[k].kind == VALUE_TENSOR && !s->out[k].optional,
-               "node '%s' (%s) made no output %u", n->name, n->op, k);
+        if (r->out[k] && r->out[k]->kind == VALUE_NONE && s->out[k].kind == VALUE_TENSOR && !s->out[k].optional)
+            st = node_error(n, e, "it has made no output %u of what it was given", k);
+    if (st == ST_USER && strncmp(e->text, "node '", 6) != 0) /* said by what knows of no node */
+        st = err_prefix(e, "node '%s' (%s)", n->name, n->op);
     return st;
 }

@@ -58,6 +58,7 @@ struct value {
     struct value *items; /* of a sequence */
     uint32_t count, cap;
     enum dtype element;  /* of a sequence, for an empty one */
+    void *charged;       /* the run's memory to which `items` counts */
 };
 
 #endif

@@ -86,9 +86,10 @@ int type_merge(struct shaping *s, struct type *into, const struct type *other, u
 enum status value_make(struct run *r, struct value *v, enum dtype d, uint32_t rank, const int64_t *dims, struct err *e)
 {
     int64_t bytes = tensor_size(d, rank, dims);
-    struct buffer *b = bytes < 0 ? NULL : pool_get(run_pool(r), (size_t)bytes);
-    if (!b)
-        return err_nomem(e, "a tensor");
+    struct buffer *b;
+    if (bytes < 0)
+        return node_error(run_node(r), e, "a part of it would have sizes that cannot be");
+    TRY(run_buffer(r, (size_t)bytes, &b, e));
     value_clear(v);
     v->kind = VALUE_TENSOR;
     v->tensor = (struct tensor){.dtype = d, .rank = rank, .buffer = b};

@@ -164,7 +164,7 @@ static enum status turn(struct run *r, struct run *body, struct loop *l, int64_t
         const struct value *v = run_taken(body, 1 + l->n_carried + k);
         if (v->kind != VALUE_TENSOR)
             return node_error(run_node(r), e, "its body gives no tensor to gather");
-        TRY(value_append(&l->gathered[k], &v->tensor, e));
+        TRY(value_append(run_pool(r), &l->gathered[k], &v->tensor, e));
     }
     return ST_OK;
 }

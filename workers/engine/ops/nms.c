@@ -112,6 +112,6 @@ static enum status run(struct run *r, const struct node *n, struct err *e)
 
 const struct op_def ops_nms[] = {
     {.domain = "", .name = "NonMaxSuppression", .since = 10, .until = OPSET_ANY, .min_in = 2, .max_in = 5, .min_out = 1, .max_out = 1,
-     .shape = shape, .run = run},
+     .flags = OP_MAKES, .shape = shape, .run = run},
     {0},
 };

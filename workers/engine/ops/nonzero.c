@@ -255,10 +255,10 @@ static enum status unique_run(struct run *r, const struct node *n, struct err *e
 
 const struct op_def ops_nonzero[] = {
     {.domain = "", .name = "NonZero", .since = 9, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1,
-     .shape = nonzero_shape, .run = nonzero_run},
+     .flags = OP_MAKES, .shape = nonzero_shape, .run = nonzero_run},
     {.domain = "", .name = "Compress", .since = 9, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,
-     .shape = compress_shape, .run = compress_run, .follow = compress_follow},
+     .flags = OP_MAKES, .shape = compress_shape, .run = compress_run, .follow = compress_follow},
     {.domain = "", .name = "Unique", .since = 11, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 4,
-     .shape = unique_shape, .run = unique_run},
+     .flags = OP_MAKES, .shape = unique_shape, .run = unique_run},
     {0},
 };

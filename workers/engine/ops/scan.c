@@ -191,7 +191,7 @@ static enum status go(struct run *r, struct run *body, const struct scan *c, con
             const struct value *y = run_taken(body, c->n_state + k);
             if (y->kind != VALUE_TENSOR)
                 return node_error(n, e, "its body gives no tensor to gather");
-            TRY(value_append(&v->gathered[k], &y->tensor, e));
+            TRY(value_append(run_pool(r), &v->gathered[k], &y->tensor, e));
         }
     }
     return ST_OK;

@@ -83,7 +83,7 @@ static enum status construct_run(struct run *r, const struct node *n, struct err
     y->kind = VALUE_SEQUENCE;
     y->element = run_in(r, 0)->dtype;
     for (uint32_t i = 0; i < n->n_in; i++)
-        TRY(value_append(y, run_in(r, i), e));
+        TRY(value_append(run_pool(r), y, run_in(r, i), e));
     return ST_OK;
 }
 
@@ -150,9 +150,9 @@ static enum status edit(struct run *r, uint32_t without, uint32_t at, const stru
     y->element = x->element != DT_NONE || !more ? x->element : more->dtype;
     for (uint32_t i = 0; i <= x->count; i++) {
         if (more && i == at)
-            TRY(value_append(y, more, e));
+            TRY(value_append(run_pool(r), y, more, e));
         if (i < x->count && i != without)
-            TRY(value_append(y, &x->items[i].tensor, e));
+            TRY(value_append(run_pool(r), y, &x->items[i].tensor, e));
     }
     return ST_OK;
 }
@@ -242,7 +242,7 @@ static enum status split_run(struct run *r, const struct node *n, struct err *e)
         }
         st = part_of(r, x, axis, at, count, keep, &part, e);
         if (st == ST_OK)
-            st = value_append(y, &part.tensor, e);
+            st = value_append(run_pool(r), y, &part.tensor, e);
         at += count;
     }
     value_clear(&part);
@@ -353,7 +353,7 @@ static enum status map_run(struct run *r, const struct node *n, struct err *e)
             st = run_go(body, e);
         for (uint32_t k = 0; k < n->n_out && st == ST_OK; k++)
             if (run_out_value(r, k))
-                st = value_append(run_out_value(r, k), &run_taken(body, k)->tensor, e);
+                st = value_append(run_pool(r), run_out_value(r, k), &run_taken(body, k)->tensor, e);
     }
     run_done(body);
     return st;

@@ -122,8 +122,8 @@ static enum status positions_run(struct run *r, const struct node *n, struct err
 }
 
 const struct op_def ops_sequence_pool[] = {
-    {.domain = "ebb", .name = "SeqPool", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .check = pool_check,
-     .shape = pool_shape, .run = pool_run, .follow = pool_follow},
+    {.domain = "ebb", .name = "SeqPool", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .flags = OP_MAKES,
+     .check = pool_check, .shape = pool_shape, .run = pool_run, .follow = pool_follow},
     {.domain = "ebb", .name = "SeqCumSum", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .shape = cumsum_shape,
      .run = cumsum_run},
     {.domain = "ebb", .name = "Positions", .since = 1, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .shape = positions_shape,

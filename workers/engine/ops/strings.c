@@ -243,10 +243,10 @@ static int split_follow(const struct shaping *s, uint32_t in, uint32_t axis, uin
 
 const struct op_def ops_strings[] = {
     {.domain = "", .name = "StringNormalizer", .since = 10, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1,
-     .check = normalizer_check, .shape = normalizer_shape, .run = normalizer_run},
+     .flags = OP_MAKES, .check = normalizer_check, .shape = normalizer_shape, .run = normalizer_run},
     {.domain = "", .name = "StringConcat", .since = 20, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1,
      .shape = concat_shape, .run = concat_run, .follow = follow_elementwise},
     {.domain = "", .name = "StringSplit", .since = 20, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 2,
-     .shape = split_shape, .run = split_run, .follow = split_follow},
+     .flags = OP_MAKES, .shape = split_shape, .run = split_run, .follow = split_follow},
     {0},
 };
