@@ -27,7 +27,7 @@ comma := ,
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 Q := $(if $(V),,@)
 
-PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libpcre2-8 libsystemd
+PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libpcre2-8 libsodium libsystemd
 # "make" must be able to say what is missing before pkg-config knows it
 CFLAGS   := -std=c17 $(OPT) -g -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
             -ffp-contract=off -fno-math-errno -D_GNU_SOURCE -I. -I$(B)/gen $(if $(WERROR),-Werror) \
@@ -35,7 +35,7 @@ CFLAGS   := -std=c17 $(OPT) -g -Wall -Wextra -Wconversion -Wshadow -Wstrict-prot
 PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 LDFLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 LIBS_base    := -lm -lpthread
-LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml
+LIBS_wire    := -lprotobuf-c -lzmq -ljansson -lyaml -lsodium
 LIBS_storage := -lrocksdb -lzstd -lz -lxxhash -ljansson
 LIBS_engine  := -lopenblas -lprotobuf-c -lxxhash -ljansson -lutf8proc
 LIBS_text    := -lutf8proc -lpcre2-8 -ljansson
@@ -110,7 +110,7 @@ SRC_worker := workers/link.c workers/outbox.c workers/pipeline/read.c workers/pi
               workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c \
               daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
-              daemon/publish.c daemon/sweep.c daemon/local.c daemon/local_ended.c daemon/guard.c daemon/owner.c daemon/main.c
+              daemon/publish.c daemon/relay.c daemon/relay_ask.c daemon/relay_read.c daemon/relay_write.c daemon/relay_model.c daemon/sweep.c daemon/local.c daemon/local_ended.c daemon/guard.c daemon/owner.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
               client/results.c client/control.c client/workers.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c

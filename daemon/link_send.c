@@ -6,6 +6,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sight.h"
+#include "daemon/relay.h"
 
 static int send_to(struct link *l, struct worker *w, Ebb__Envelope__BodyCase which, void *body)
 {
@@ -32,11 +34,15 @@ static struct worker *reachable(struct link *l, uint64_t number)
 void link_send_welcome(struct link *l, const struct sock_peer *peer)
 {
     Ebb__Welcome m = EBB__WELCOME__INIT;
+    uint8_t sight[SIGHT_BYTES];
     struct err e;
     m.version = WIRE_VERSION;
     m.generation = l->d->generation;
     m.beat_ms = sched_config_default.beat_ms;
     m.program = "ebbd " EBBD_VERSION;
+    m.relay = l->d->relay != NULL;
+    m.sight.data = sight;
+    m.sight.len = sight_of_this(sight) ? sizeof sight : 0;
     if (sock_send(l->workers, peer, EBB__ENVELOPE__BODY_WELCOME, &m, &e) != ST_OK)
         log_debug("a welcome could not be sent: %s", e.text);
 }

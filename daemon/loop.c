@@ -30,6 +30,7 @@
 #include "daemon/local.h"
 #include "daemon/owner.h"
 #include "daemon/publish.h"
+#include "daemon/relay.h"
 #include "daemon/sweep.h"
 
 #define RETRY_MS 1000     /* between two tries to open the store */
@@ -396,6 +397,7 @@ static enum status open_all(struct daemon *d, struct err *e)
     TRY(recover(d, e));
     TRY(publish_open(d, e));
     TRY(link_open(d, e));
+    TRY(relay_open(d, e));
     publish_restart(d->publish);
     local_recovered(d->local);
     return ST_OK;
@@ -404,7 +406,10 @@ static enum status open_all(struct daemon *d, struct err *e)
 static void close_all(struct daemon *d)
 {
     publish_close(d);
+    struct relay *relay = d->relay;
+    relay_close(d);
     link_close(d);
+    relay_release(relay);
     local_close(d);
     guard_close(d);
     sweep_close(d);

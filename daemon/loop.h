@@ -42,6 +42,7 @@ struct daemon {
     struct owner *owner;
     struct guard *guard;
     struct sweep *sweep;
+    struct relay *relay;
 
     enum { LOOP_RUNNING, LOOP_DRAINING, LOOP_ENDING } phase;
     int ended; /* the last turn: nobody is heard any more */

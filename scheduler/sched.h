@@ -249,6 +249,9 @@ int sched_job_view(const struct sched *s, uint64_t job, struct sched_job_view *o
 size_t sched_worker_count(const struct sched *s);
 void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view *out);
 
+/* Does this worker hold this lease now? */
+int sched_leased(const struct sched *s, uint64_t job, uint64_t worker, uint64_t epoch);
+
 /* Checks every invariant of the core (ledgers are well formed, no two leases overlap, counters agree, index and map agree); BUGs on
    a breach. For tests and the simulator; linear in the spans held. */
 void sched_check(const struct sched *s);

@@ -19,6 +19,12 @@ uint64_t sched_job_at(const struct sched *s, size_t i)
     return s->jobs[i]->row.id;
 }
 
+int sched_leased(const struct sched *s, uint64_t job, uint64_t worker, uint64_t epoch)
+{
+    const struct lease *l = map_get(&s->epochs, epoch);
+    return l && l->job->row.id == job && l->worker && l->worker->id == worker;
+}
+
 #define SAY(...) snprintf(out, size, __VA_ARGS__)
 
 /* Why a running job has no lease. */

@@ -245,37 +245,44 @@ static enum status add_name(void *arg, const char *name, struct err *e)
     return names_add(arg, mem_strdup(name), e);
 }
 
+/* Which files: of *dir, which *folder owns where it is not path itself; *file: the ONNX file, NULL: a Hugging Face directory. The caller frees all three on any
+   outcome. */
+static enum status list_all(const char *path, const char **dir, char **folder, char **file, struct names *l, struct err *e)
+{
+    struct err why;
+    enum status st = onnxdir_find(path, folder, file, &why);
+    *dir = path;
+    if (st == ST_OK)
+        *dir = *folder;
+    else if (st != ST_NOT_FOUND)
+        return err_set(e, st, "%s", why.text);
+    st = list_own(*dir, *folder != NULL, l, e);
+    if (st == ST_OK)
+        st = list_modules(*dir, l, e);
+    if (st == ST_OK && *file)
+        st = add_name(l, *file, e);
+    if (st == ST_OK && *file)
+        st = onnxdir_external(*dir, *file, add_name, l, e);
+    if (st != ST_OK)
+        return st;
+    names_sort(l);
+    int has_config = *file != NULL; /* an ONNX file is enough */
+    for (size_t i = 0; i < l->n; i++)
+        has_config |= strcmp(l->name[i], "config.json") == 0;
+    return has_config ? ST_OK : err_set(e, ST_USER, "'%s' is not a model directory: it has no config.json", *dir);
+}
+
 enum status modeldir_digest(const char *path, struct model_digest *out, struct err *e)
 {
     char *folder = NULL, *file = NULL;
-    const char *dir = path;
-    struct err why;
+    const char *dir;
     struct names l = {0};
     struct model_digest d = {0};
     void *block = NULL;
     XXH3_state_t *x = NULL;
-    enum status st = onnxdir_find(path, &folder, &file, &why);
-    if (st == ST_OK)
-        dir = folder;
-    else if (st != ST_NOT_FOUND)
-        return err_set(e, st, "%s", why.text);
-    st = list_own(dir, folder != NULL, &l, e);
-    if (st == ST_OK)
-        st = list_modules(dir, &l, e);
-    if (st == ST_OK && file)
-        st = add_name(&l, file, e);
-    if (st == ST_OK && file)
-        st = onnxdir_external(dir, file, add_name, &l, e);
+    enum status st = list_all(path, &dir, &folder, &file, &l, e);
     if (st != ST_OK)
         goto done;
-    names_sort(&l);
-    int has_config = file != NULL; /* an ONNX file is enough */
-    for (size_t i = 0; i < l.n; i++)
-        has_config |= strcmp(l.name[i], "config.json") == 0;
-    if (!has_config) {
-        st = err_set(e, ST_USER, "'%s' is not a model directory: it has no config.json", dir);
-        goto done;
-    }
     block = mem_alloc(READ_BYTES);
     x = XXH3_createState();
     if (!block || !x) {
@@ -306,4 +313,43 @@ done:
     mem_free(folder);
     mem_free(file);
     return st;
+}
+
+enum status modeldir_files(const char *path, struct model_files *out, struct err *e)
+{
+    char *folder = NULL, *file = NULL;
+    const char *dir;
+    struct names l = {0};
+    struct model_files m = {0};
+    enum status st = list_all(path, &dir, &folder, &file, &l, e);
+    if (st == ST_OK && (!(m.folder = mem_strdup(dir)) || !(m.entry = mem_strdup(file ? file : "")) || !(m.items = mem_array(l.n, sizeof *m.items))))
+        st = err_nomem(e, "the names of the model's files");
+    for (size_t i = 0; st == ST_OK && i < l.n; i++) {
+        int fd;
+        st = open_plain(dir, l.name[i], &fd, &m.items[i].size_bytes, e);
+        if (st != ST_OK)
+            break;
+        close(fd);
+        m.items[i].name = l.name[i];
+        l.name[i] = NULL;
+        m.count++;
+    }
+    names_release(&l);
+    mem_free(folder);
+    mem_free(file);
+    if (st == ST_OK)
+        *out = m;
+    else
+        modeldir_files_release(&m);
+    return st;
+}
+
+void modeldir_files_release(struct model_files *m)
+{
+    for (size_t i = 0; i < m->count; i++)
+        mem_free(m->items[i].name);
+    mem_free(m->items);
+    mem_free(m->folder);
+    mem_free(m->entry);
+    *m = (struct model_files){0};
 }

@@ -2,6 +2,7 @@
 #ifndef EBB_STORAGE_MODELDIR_H
 #define EBB_STORAGE_MODELDIR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -21,6 +22,18 @@ struct model_digest {
    directory (no config.json), naming what is missing. Or dir names an ONNX model (onnxdir.h): over that file, the files with its external data
    and the JSON files beside it. */
 MUST_USE enum status modeldir_digest(const char *dir, struct model_digest *out, struct err *e);
+
+/* The same files, for whoever passes the model on: laid out under the same names elsewhere they are the same model, opened at `entry`. */
+struct model_files {
+    char *folder, *entry; /* entry: relative to the folder, "": the folder itself */
+    struct model_file {
+        char *name;       /* relative to the folder */
+        uint64_t size_bytes;
+    } *items;
+    size_t count;
+};
+MUST_USE enum status modeldir_files(const char *path, struct model_files *out, struct err *e);
+void modeldir_files_release(struct model_files *m);
 
 /* Reads the JSON file dir/name; json_decref(*out) frees it. ST_NOT_FOUND when there is no such file, ST_USER when it is not
    JSON (naming line and column) or larger than 64 MiB. On failure *out is untouched. */

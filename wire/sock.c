@@ -19,6 +19,8 @@ struct sock {
     void *zmq;
     int router;
     size_t longest; /* message that the other end takes */
+    int few;        /* messages of a peer that are kept until they are read; 0: as many as usual */
+    int64_t short_most; /* bytes of a message that is taken; 0: as usual */
     struct buf bytes; /* of the message being encoded */
 };
 
@@ -58,10 +60,10 @@ static enum status make(void *context, int type, struct sock **out, struct err *
 static void tune(struct sock *s, const char *endpoint)
 {
     int tcp = is_tcp(endpoint);
-    int64_t most = s->router && tcp ? SOCK_MAX_TCP : WIRE_MAX_MESSAGE;
+    int64_t most = s->short_most ? s->short_most : s->router && tcp ? SOCK_MAX_TCP : WIRE_MAX_MESSAGE;
     zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &most, sizeof most);
     set(s, ZMQ_SNDHWM, tcp ? HIGH_TCP : HIGH_IPC);
-    set(s, ZMQ_RCVHWM, tcp ? HIGH_TCP : HIGH_IPC);
+    set(s, ZMQ_RCVHWM, s->few ? s->few : tcp ? HIGH_TCP : HIGH_IPC);
     set(s, ZMQ_IPV6, tcp);
     /* A connection whose other end went without a word: both sides notice. The threads of ZeroMQ answer, so that a busy program is no dead one. */
     set(s, ZMQ_HEARTBEAT_IVL, tcp ? HEARTBEAT_MS : 0);
@@ -117,6 +119,14 @@ enum status sock_router(void *context, const char *endpoint, const struct keys *
         return st;
     }
     *out = s;
+    return ST_OK;
+}
+
+enum status sock_router_few(void *context, int few, size_t longest, struct sock **out, struct err *e)
+{
+    TRY(make(context, ZMQ_ROUTER, out, e));
+    (*out)->few = few;
+    (*out)->short_most = (int64_t)longest;
     return ST_OK;
 }
 

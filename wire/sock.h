@@ -33,6 +33,9 @@ struct sock;
 /* endpoint "ipc:///run/ebb/workers" or "tcp://127.0.0.1:5570"; context from zmq_ctx_new. keys: the daemon's own (of SOCK_NODES), NULL for a plain
    socket. ST_USER: tcp without keys, here and below. */
 MUST_USE enum status sock_router(void *context, const char *endpoint, const struct keys *keys, struct sock **out, struct err *e);
+/* One that listens nowhere yet, for large messages: of each peer no more than `few` wait to be read, the rest stays with the peer; none is longer than
+   `longest`. */
+MUST_USE enum status sock_router_few(void *context, int few, size_t longest, struct sock **out, struct err *e);
 /* Listens at one more endpoint. */
 MUST_USE enum status sock_bind(struct sock *s, const char *endpoint, const struct keys *keys, const char *domain, struct err *e);
 /* identity: how the ROUTER knows us, 1..32 bytes (a worker: its 8-byte number); NULL: ZeroMQ draws one. Reconnects by itself for ever, except
