@@ -26,6 +26,7 @@
 #include "wire/sock.h"
 #include "wire/wire.h"
 #include "workers/outbox.h"
+#include "workers/service.h"
 
 #define LANES_MS 1500 /* a drain lets the lanes go on for so long, then commits and gives the rest back: who waits sees it end soon */
 #define HELLO_AGAIN_MS 2000
@@ -477,6 +478,7 @@ static void turn(struct link *l)
     take_reports(l, now_ms);
     if (!l->leave)
         look_at_clock(l, now_ms);
+    service_turn(l->welcomed && l->connected, l->draining, pipeline_held_count(l->p), now_ms);
 }
 
 static enum status connect_link(struct link *l, struct err *e)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -121,7 +122,7 @@ int main(int argc, char **argv)
         {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers: ipc:///run/ebb/workers, or tcp://HOST:5570 with a key"},
         {.name = "key-file", .type = OPT_TEXT, .value = &key_file, .arg = "FILE", .help = "this node's keys, as 'ebb-agent join' or 'ebb keys add' made them (default: $EBB_KEY_FILE)"},
         {.name = "name", .type = OPT_TEXT, .value = &name, .arg = "NAME", .help = "what people call this worker (default: its number)"},
-        {.name = "number", .type = OPT_NUMBER, .value = &number, .arg = "N", .help = "what the daemon calls it: drawn at random by whoever starts it"},
+        {.name = "number", .type = OPT_NUMBER, .value = &number, .arg = "N", .help = "what the daemon calls it (default: drawn at random)"},
         {.name = "blackbox", .type = OPT_TEXT, .value = &box_path, .arg = "FILE", .help = "where it notes the records that are in its lanes"},
         {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "micro-batches at once, one core each (default: 1)"},
         {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "most memory that it may take (default: no limit)"},
@@ -153,8 +154,11 @@ int main(int argc, char **argv)
         puts("ebb-worker " EBB_VERSION);
         return 0;
     }
-    if (st == ST_OK && (!endpoint || !number || !box_path))
-        st = err_set(&e, ST_USER, "--%s is missing; see 'ebb-worker --help'", !endpoint ? "connect" : !number ? "number" : "blackbox");
+    if (st == ST_OK && (!endpoint || !box_path))
+        st = err_set(&e, ST_USER, "--%s is missing; see 'ebb-worker --help'", !endpoint ? "connect" : "blackbox");
+    while (st == ST_OK && !number)
+        if (getrandom(&number, sizeof number, 0) != sizeof number)
+            st = err_errno(&e, ST_ENV, errno, "cannot draw a number");
     if (st == ST_OK && (lanes == 0 || lanes > MOST_LANES))
         st = err_set(&e, ST_USER, "--lanes must be 1 to %d", MOST_LANES);
     if (st == ST_OK && strncmp(endpoint, "tcp://", 6) == 0)
