@@ -18,7 +18,7 @@
 static struct rule {
     char name[48];
     unsigned long at;
-    char what[24];
+    char what[80];
     atomic_ulong passed;
 } rules[RULES];
 static atomic_int rule_count = -1; /* -1: the environment has not been read */
@@ -35,7 +35,7 @@ static void parse(const char *spec)
         BUG_IF(len >= sizeof copy, "a rule of EBB_FAULT is longer than %zu bytes", sizeof copy - 1);
         memcpy(copy, spec, len);
         copy[len] = 0;
-        BUG_IF(sscanf(copy, "%47[^:]:%lu:%23s", r->name, &r->at, r->what) != 3, "EBB_FAULT '%s' is not NAME:N:WHAT", copy);
+        BUG_IF(sscanf(copy, "%47[^:]:%lu:%79s", r->name, &r->at, r->what) != 3, "EBB_FAULT '%s' is not NAME:N:WHAT", copy);
         atomic_store(&r->passed, 0);
         spec += len + (spec[len] == ',');
     }
@@ -77,6 +77,9 @@ static int act(const struct rule *r)
         kill(getpid(), SIGSTOP);
     else if (strncmp(r->what, "sleep=", 6) == 0)
         clock_sleep_ms(strtoul(r->what + 6, NULL, 10));
+    else if (strncmp(r->what, "wait=", 5) == 0)
+        while (access(r->what + 5, F_OK) != 0)
+            clock_sleep_ms(2);
     else
         for (size_t i = 0; i < sizeof errnos / sizeof *errnos; i++)
             if (strcmp(r->what, errnos[i].word) == 0)

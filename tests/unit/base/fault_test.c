@@ -7,8 +7,13 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +60,32 @@ static void sleeping(void **state)
     uint64_t before = clock_ms();
     assert_int_equal(fault_point("x"), 0);
     assert_true(clock_ms() - before >= 49);
+}
+
+static void *pass(void *arg)
+{
+    fault_point("x");
+    atomic_store((atomic_int *)arg, 1);
+    return NULL;
+}
+
+static void waiting(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/ebb-fault-XXXXXX", spec[64];
+    assert_non_null(mkdtemp(path));
+    snprintf(spec, sizeof spec, "x:1:wait=%s/gate", path);
+    fault_set(spec);
+    atomic_int through = 0;
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, pass, &through), 0);
+    clock_sleep_ms(30);
+    assert_int_equal(atomic_load(&through), 0);
+    assert_int_equal(mkdir(spec + strlen("x:1:wait="), 0700), 0);
+    pthread_join(t, NULL);
+    assert_int_equal(atomic_load(&through), 1);
+    rmdir(spec + strlen("x:1:wait="));
+    rmdir(path);
 }
 
 /* In a child: what it does to the process. */
@@ -112,6 +143,7 @@ int main(int argc, char **argv)
     if (argc > 1) /* the child above */
         return fault_point("x");
     const struct CMUnitTest tests[] = {cmocka_unit_test(without_a_rule), cmocka_unit_test(the_nth_time), cmocka_unit_test(names_with_a_star),
-                                       cmocka_unit_test(sleeping),       cmocka_unit_test(signals),      cmocka_unit_test(the_environment_is_read)};
+                                       cmocka_unit_test(sleeping),       cmocka_unit_test(signals),      cmocka_unit_test(the_environment_is_read),
+                                       cmocka_unit_test(waiting)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,7 +104,7 @@ static void step(int number, int row)
 
 static void run_until_idle(void)
 {
-    for (uint64_t until = clock_ms() + 10000; !apply_idle(d.apply) && clock_ms() < until;) {
+    for (uint64_t until = clock_ms() + 60000; !apply_idle(d.apply) && clock_ms() < until;) {
         apply_flush(d.apply);
         uv_run(&d.uv, UV_RUN_ONCE);
     }
@@ -114,15 +114,20 @@ static void run_until_idle(void)
 static void nothing_leaves_before_its_sync(void **state)
 {
     (void)state;
-    fault_set("daemon.persist.before:1:sleep=300");
+    char gate[96], fault[128];
+    snprintf(gate, sizeof gate, "%s/gate", dir);
+    snprintf(fault, sizeof fault, "daemon.persist.before:1:wait=%s", gate);
+    fault_set(fault);
     step(0, 1);
-    apply_flush(d.apply); /* the thread has it, and sleeps */
+    apply_flush(d.apply); /* the thread has it, and waits */
     step(1, 1);
     apply_flush(d.apply);
     step(2, 0); /* without rows, and yet it was decided on top of what is not safe */
     apply_flush(d.apply);
     uv_run(&d.uv, UV_RUN_NOWAIT);
     assert_int_equal(count, 0);
+    struct err e;
+    assert_int_equal(path_write(gate, "", 0, &e), ST_OK);
     run_until_idle();
     assert_int_equal(count, 3);
     struct apply_figures f;
@@ -172,7 +177,7 @@ static void a_failed_write_takes_all_behind_it(void **state)
     apply_flush(d.apply);
     step(2, 1);
     step(3, 0);
-    for (uint64_t until = clock_ms() + 5000; d.core && clock_ms() < until;)
+    for (uint64_t until = clock_ms() + 60000; d.core && clock_ms() < until;)
         uv_run(&d.uv, UV_RUN_ONCE);
     assert_null(d.core); /* it was decided on rows that may not be there */
     uv_timer_stop(&d.retry);

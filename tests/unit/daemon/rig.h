@@ -36,6 +36,8 @@ struct rig {
     size_t text_len;
 };
 
+#define PATIENCE_MS 120000 /* what has not come by then never comes, however slow the machine */
+
 #define RIG_FAIL(...)                                                                                                            \
     do {                                                                                                                         \
         print_error(__VA_ARGS__);                                                                                                \
@@ -163,7 +165,7 @@ static inline json_t *rig_ask_for(struct rig *r, const char *verb, json_t *in, u
 static inline json_t *rig_ask(struct rig *r, const char *verb, json_t *in, uint32_t want_code)
 {
     uint32_t code = 99;
-    json_t *o = rig_ask_for(r, verb, in, &code, 10000);
+    json_t *o = rig_ask_for(r, verb, in, &code, PATIENCE_MS);
     if (!o)
         RIG_FAIL("no answer to '%s'", verb);
     if (code != want_code) {

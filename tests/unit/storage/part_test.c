@@ -210,7 +210,7 @@ static void verification(void **state)
     void *failed = NULL;
     uint64_t seq = 2; /* it shows up while we wait */
     assert_int_equal(pthread_create(&t, NULL, late, &seq), 0);
-    ok(part_verify(parts, 41, 9, 2, info.size_bytes, 20000, &err));
+    ok(part_verify(parts, 41, 9, 2, info.size_bytes, 60000, &err));
     pthread_join(t, &failed);
     assert_null(failed);
     part_path(path, sizeof path, parts, 41, 9, 3);
