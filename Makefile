@@ -43,7 +43,7 @@ LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
 SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
-            base/fault.c base/path.c base/sight.c base/host.c base/layout.c
+            base/fault.c base/path.c base/sight.c base/host.c base/layout.c base/provider_id.c
 SRC_wire := wire/wire.c wire/keys.c wire/sock.c wire/blackbox.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
@@ -110,7 +110,7 @@ SRC_worker := workers/link.c workers/outbox.c workers/service.c workers/pipeline
               workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c \
               daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
-              daemon/publish.c daemon/relay.c daemon/relay_ask.c daemon/relay_read.c daemon/relay_write.c daemon/relay_model.c daemon/sweep.c daemon/local.c daemon/local_ended.c daemon/guard.c daemon/owner.c daemon/main.c
+              daemon/publish.c daemon/relay.c daemon/relay_ask.c daemon/relay_read.c daemon/relay_write.c daemon/relay_model.c daemon/sweep.c daemon/provider.c daemon/local.c daemon/local_ended.c daemon/guard.c daemon/owner.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
               client/results.c client/control.c client/workers.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c

@@ -15,7 +15,7 @@
 #include "daemon/call.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
-#include "daemon/local.h"
+#include "daemon/provider.h"
 #include "daemon/publish.h"
 #include "daemon/words.h"
 
@@ -119,14 +119,8 @@ json_t *api_job(struct daemon *d, uint64_t id)
     double total = r->state == JOB_DONE ? (double)c->records : f > 0 ? (double)c->records / f : 0;
     char waits[400];
     snprintf(waits, sizeof waits, "%s", v.waits_for);
-    if (running && !v.workers && *local_trouble(d->local))
-        snprintf(waits, sizeof waits, "%s", local_trouble(d->local));
-    uint64_t joined = sched_worker_count(d->core), can = d->config->workers > joined ? d->config->workers : joined;
-    uint32_t most = r->params.max_workers, wanted = running ? d->wanted : 0;
-    if (wanted > can) /* more would be worth having, but where should they come from */
-        wanted = (uint32_t)can;
-    if (most && wanted > most)
-        wanted = most;
+    if (running && !v.workers && *provider_trouble(d))
+        snprintf(waits, sizeof waits, "%s", provider_trouble(d));
     json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:o, s:s, s:I, s:I, s:f, s:I, s:o, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "job",
                           (json_int_t)id, "name", j->name, "state", job_state_word(r->state), "reason", words_json(r->reason), "waits_for", words_json(waits), "attempt",
                           (json_int_t)r->attempt, "model", words_json(path_base(j->spec.model)), "output", j->output_path, "bytes_total", (json_int_t)v.bytes_total,
@@ -134,7 +128,7 @@ json_t *api_job(struct daemon *d, uint64_t id)
                           number_or_null(guess, floor(total + 0.5)), "rows", (json_int_t)c->rows, "errors", (json_int_t)c->errors, "quarantined",
                           (json_int_t)c->quarantined, "redone", (json_int_t)c->redone, "records_per_s", v.records_per_s, "bytes_per_s", v.bytes_per_s,
                           "seconds_left", number_or_null(worth, left > 0 ? left : 0), "workers", (json_int_t)v.workers, "workers_wanted",
-                          (json_int_t)wanted);
+                          (json_int_t)v.workers_wanted);
     json_t *more = json_pack("{s:b, s:I, s:I, s:I, s:s, s:s, s:s, s:I}", "passing", job_waits_for_space(r), "submitted_ms", (json_int_t)r->submitted_ms, "finished_ms",
                              (json_int_t)r->finished_ms, "sources", (json_int_t)j->source_count, "format", format_name(j->format), "precision",
                              j->spec.precision, "numerics", j->numerics, "dims", (json_int_t)j->dims);
@@ -221,8 +215,8 @@ static void verb_why(struct call *c)
     int failed = advice == NULL;
     switch (r->state) {
     case JOB_RUNNING:
-        if (!v.workers && *local_trouble(c->d->local))
-            snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, local_trouble(c->d->local));
+        if (!v.workers && *provider_trouble(c->d))
+            snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, provider_trouble(c->d));
         else if (*v.waits_for)
             snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, v.waits_for);
         else
@@ -435,7 +429,7 @@ static void verb_workers(struct call *c)
         }
     }
     if (list)
-        local_starting(c->d->local, add_starting, list);
+        provider_starting(c->d, add_starting, list);
     call_answer(c, list ? json_pack("{s:o}", "workers", list) : NULL);
 }
 
@@ -465,7 +459,7 @@ static void verb_drain(struct call *c)
     }
     json_t *stay = json_object_get(c->in, "stay");
     if (stay)
-        local_stay(d->local, json_is_true(stay));
+        provider_stay(d, json_is_true(stay));
     for (size_t i = 0; i < n; i++) {
         struct sched_event ev = {.kind = SCHED_WORKER_DRAIN, .worker = numbers[i]};
         struct err e;

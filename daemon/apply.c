@@ -18,8 +18,8 @@
 #include "base/path.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
-#include "daemon/local.h"
 #include "daemon/owner.h"
+#include "daemon/provider.h"
 #include "daemon/publish.h"
 
 #define OWNER_STALE_MS 15000 /* the file was not seen to be ours for so long: look before writing */
@@ -41,7 +41,9 @@ struct out {
             enum ack_verdict verdict;
         } ack;
         char *text; /* KILL */
-        uint32_t workers;
+        struct {
+            uint32_t provider, workers;
+        } want;
         struct {
             struct sock_peer client;
             uint64_t id;
@@ -252,7 +254,8 @@ static void apply_action(struct apply *a, const struct sched_action *x)
         break;
     case SCHED_DO_WANT_WORKERS:
         o = out(a, OUT_WANT);
-        o->u.workers = x->u.workers;
+        o->u.want.provider = x->u.want.provider;
+        o->u.want.workers = x->u.want.workers;
         break;
     case SCHED_DO_PUBLISH:
         o = out(a, OUT_PUBLISH);
@@ -341,14 +344,14 @@ static void send_out(struct apply *a, struct out *o)
         break;
     case OUT_DRAIN:
         link_send_drain(d->link, o->worker);
+        provider_leaving(d, o->worker);
         break;
     case OUT_KILL:
-        local_kill(d->local, o->worker, o->u.text);
+        provider_kill(d, o->worker, o->u.text);
         mem_free(o->u.text);
         break;
     case OUT_WANT:
-        d->wanted = o->u.workers;
-        local_want(d->local);
+        provider_want(d, o->u.want.provider, o->u.want.workers);
         break;
     case OUT_PUBLISH:
         publish_finish(d->publish, o->job);

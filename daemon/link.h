@@ -14,6 +14,7 @@ struct worker {
     uint64_t memory_bytes, rss_bytes, records_done;
     uint64_t model_key;   /* loaded; 0: none */
     uint32_t dims;
+    uint32_t provider;    /* enum provider_id */
     int joined;           /* the core knows it in this generation */
     int ask_hello;        /* something did not reach it: it shall say what it holds */
     int ended;            /* leaves the tables when nothing of it is being verified */

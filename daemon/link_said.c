@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "daemon/local.h"
+#include "daemon/provider.h"
 #include "daemon/words.h"
 #include "storage/part.h"
 
@@ -54,6 +54,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     w->lanes = h->lanes;
     w->memory_bytes = h->memory_bytes;
     w->model_key = h->model_key;
+    w->provider = h->provider && h->provider < PROVIDERS ? h->provider : provider_of(d, w->number);
     w->ask_hello = 0;
     w->told_count = 0; /* it may be another process by the same number */
     if (!w->since_ms)
@@ -63,6 +64,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     ev.u.joined.host = XXH64(w->host, strlen(w->host), 0) | 1;
     ev.u.joined.memory_bytes = h->memory_bytes;
     ev.u.joined.lanes = h->lanes;
+    ev.u.joined.provider = w->provider;
     ev.u.joined.numerics = *w->numerics ? XXH32(w->numerics, class_length(w->numerics), 0) : 0;
     ev.u.joined.model_key = h->model_key;
     ev.u.joined.held = held;
@@ -71,7 +73,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     log_info("worker %s: %s from %s (pid %u), %u lanes, holds %zu leases", w->name, again ? "hello again" : "joined", w->host, w->pid, w->lanes,
              h->n_held);
     loop_tell(d, &ev);
-    local_hello(d->local, w);
+    provider_hello(d, w);
     mem_free(held);
 }
 
@@ -236,7 +238,7 @@ static void handle(struct link *l, struct worker *w, const struct letter *x)
         char reason[160];
         take_text(reason, sizeof reason, m->bye->reason);
         log_info("worker %s: goodbye%s%s", w->name, *reason ? ": " : "", reason);
-        local_bye(l->d->local, w->number);
+        provider_bye(l->d, w->number);
         link_ended(l, w->number, WORKER_DRAINED, NULL, 0);
         return;
     }

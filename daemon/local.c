@@ -136,7 +136,7 @@ static void start(struct local *l)
     c->log = path_join(l->dir, log);
     int fd = c->log ? open_log(c) : -1;
     char *args[] = {l->program, "--connect", d->workers_endpoint, "--name", c->name, "--number", digits, "--blackbox", c->blackbox, "--lanes", lanes,
-                    NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+                    "--provider", "local", NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     size_t at = sizeof args / sizeof *args - 7;
     if (d->config->memory) {
         args[at++] = "--memory";
@@ -181,131 +181,114 @@ static void start(struct local *l)
     log_info("worker %s: started as %d, %s lanes", c->name, c->pid, lanes);
 }
 
-void local_want(struct local *l)
+void local_fill(struct local *l)
 {
     struct daemon *d = l->d;
-    if (!l || l->stay || d->phase != LOOP_RUNNING || !d->core || clock_ms() < l->not_before_ms)
+    if (l->stay || d->phase != LOOP_RUNNING || !d->core || clock_ms() < l->not_before_ms)
         return;
-    size_t ours = 0, joined = 0, others;
-    for (const struct child *c = l->children; c; c = c->next) {
+    size_t ours = 0, want = l->wanted < d->config->workers ? l->wanted : d->config->workers;
+    for (const struct child *c = l->children; c; c = c->next)
         ours += !c->draining && !c->hung && !c->bye && !c->dead;
-        joined += link_worker(d->link, c->number) != NULL;
-    }
-    others = link_count(d->link) - joined;
-    size_t want = d->wanted > others ? d->wanted - others : 0;
-    if (want > d->config->workers)
-        want = d->config->workers;
     for (size_t was = l->count + 1; ours < want && l->count < d->config->workers + 4 && l->count != was; ours++) {
         was = l->count;
         start(l);
     }
 }
 
-void local_hello(struct local *l, const struct worker *w)
+/* What the core asks, see daemon/provider.h ------------------------------------------------------------------------------------------ */
+
+static void terms(const struct daemon *d, struct provider_terms *out)
 {
-    struct child *c = local_find(l, w->number);
-    if (!c)
-        return;
-    c->greeted = 1;
+    const struct local *l = d->local;
+    out->limit = (uint32_t)(l->stay && l->count < d->config->workers ? l->count : d->config->workers);
+    out->idle_ms = d->config->is_private ? 0 : d->config->idle_ms; /* a private daemon's workers stay as long as it does */
+}
+
+static void want(struct daemon *d, uint32_t workers)
+{
+    d->local->wanted = workers;
+    local_fill(d->local);
+}
+
+static int owns(const struct daemon *d, uint64_t worker)
+{
+    return d->local && local_find(d->local, worker) != NULL;
+}
+
+static void said_hello(struct daemon *d, const struct worker *w)
+{
+    struct local *l = d->local;
+    local_find(l, w->number)->greeted = 1;
     l->deaths = 0;
     l->trouble[0] = 0;
 }
 
-int local_bye(struct local *l, uint64_t worker)
+static void said_bye(struct daemon *d, uint64_t worker)
 {
-    struct child *c = local_find(l, worker);
-    if (c)
-        c->bye = 1;
-    return c != NULL;
+    local_find(d->local, worker)->bye = 1;
 }
 
-void local_kill(struct local *l, uint64_t worker, const char *why)
+static void kill_hung(struct daemon *d, uint64_t worker, const char *why)
 {
-    struct child *c = local_find(l, worker);
-    log_warn("worker %s: is killed: %s", c ? c->name : "?", why);
-    if (!c) {
-        /* Nobody here can kill it; it gets nothing before it has said hello anew, and its commits are stale. */
-        link_ended(l->d->link, worker, WORKER_HUNG, NULL, 0);
-        return;
-    }
+    (void)why;
+    struct child *c = local_find(d->local, worker);
     c->hung = 1;
     send_signal(c, SIGKILL);
 }
 
-void local_second(struct local *l)
+static void leaving(struct daemon *d, uint64_t worker)
 {
-    struct daemon *d = l->d;
+    local_find(d->local, worker)->draining = 1;
+}
+
+static void second(struct daemon *d)
+{
+    struct local *l = d->local;
     uint64_t now = clock_ms();
-    if (d->core && d->phase == LOOP_RUNNING && !d->config->is_private) {
-        size_t want = d->wanted < d->config->workers ? d->wanted : d->config->workers, alive = 0;
-        for (struct child *c = l->children; c; c = c->next)
-            alive += !c->draining && !c->hung && !c->bye;
-        for (size_t i = 0; i < sched_worker_count(d->core); i++) {
-            struct sched_worker_view v;
-            sched_worker_view(d->core, i, &v);
-            struct child *c = local_find(l, v.worker);
-            if (!c || c->draining)
-                continue;
-            if (v.leases) {
-                c->idle_ms = 0;
-            } else if (!c->idle_ms) {
-                c->idle_ms = now;
-            } else if (now - c->idle_ms > d->config->idle_ms && alive > want) {
-                struct sched_event ev = {.kind = SCHED_WORKER_DRAIN, .worker = v.worker};
-                log_info("worker %s: nothing to do for %" PRIu64 " s, leaves", c->name, d->config->idle_ms / 1000);
-                c->draining = 1;
-                alive--;
-                loop_tell(d, &ev);
-                break; /* the core's table has changed */
-            }
-        }
-    }
     for (struct child *c = l->children; c; c = c->next)
         if (!c->greeted && !c->dead && !c->hung && now - c->started_ms > GREET_MS) {
             log_warn("worker %s: has not said hello for %d s and is killed", c->name, GREET_MS / 1000);
             c->hung = 1;
             send_signal(c, SIGKILL);
         }
-    local_want(l);
+    local_fill(l);
 }
 
-void local_stay(struct local *l, int stay)
+static void stay(struct daemon *d, int on)
 {
-    l->stay = stay;
+    d->local->stay = on;
+    local_fill(d->local);
 }
 
-void local_drain_all(struct local *l)
+static void stop(struct daemon *d, int now)
 {
+    struct local *l = d->local;
     l->stay = 1;
     for (struct child *c = l->children; c; c = c->next) {
+        if (now) {
+            c->killed = 1;
+            send_signal(c, SIGKILL);
+            continue;
+        }
         c->draining = 1;
         if (!c->greeted) { /* it holds nothing */
             send_signal(c, SIGTERM);
             continue;
         }
         struct sched_event ev = {.kind = SCHED_WORKER_DRAIN, .worker = c->number};
-        loop_tell(l->d, &ev);
+        loop_tell(d, &ev);
     }
 }
 
-void local_kill_all(struct local *l)
+static size_t left(const struct daemon *d)
 {
-    l->stay = 1;
-    for (struct child *c = l->children; c; c = c->next) {
-        c->killed = 1;
-        send_signal(c, SIGKILL);
-    }
+    return d->local ? d->local->count : 0;
 }
 
-size_t local_count(const struct local *l)
-{
-    return l ? l->count : 0;
-}
-
-size_t local_starting(const struct local *l, void (*visit)(void *arg, uint64_t number, const char *name, uint64_t pid, uint64_t since_ms), void *arg)
+static size_t starting(const struct daemon *d, provider_visit *visit, void *arg)
 {
     size_t n = 0;
-    for (const struct child *c = l->children; c; c = c->next)
+    for (const struct child *c = d->local->children; c; c = c->next)
         if (!c->greeted) {
             n++;
             if (visit)
@@ -314,9 +297,9 @@ size_t local_starting(const struct local *l, void (*visit)(void *arg, uint64_t n
     return n;
 }
 
-const char *local_trouble(const struct local *l)
+static const char *trouble(const struct daemon *d)
 {
-    return l->trouble;
+    return d->local->trouble;
 }
 
 const char *local_program(const struct local *l)
@@ -372,9 +355,9 @@ static void adopt_all(struct local *l)
         closedir(dir);
 }
 
-void local_recovered(struct local *l)
+static void recovered(struct daemon *d)
 {
-    for (struct child *c = l->children; c; c = c->next)
+    for (struct child *c = d->local->children; c; c = c->next)
         if (c->fallen && !c->dead)
             local_died(c, 0, 0);
 }
@@ -408,7 +391,7 @@ static char *find_program(void)
     return mem_strdup("");
 }
 
-enum status local_open(struct daemon *d, struct err *e)
+static enum status open_local(struct daemon *d, struct err *e)
 {
     struct local *l = mem_zalloc(sizeof *l);
     if (!l)
@@ -439,7 +422,7 @@ static void on_reaper_closed(uv_handle_t *h)
     mem_free(l);
 }
 
-void local_close(struct daemon *d)
+static void close_local(struct daemon *d)
 {
     struct local *l = d->local;
     if (!l)
@@ -455,3 +438,21 @@ void local_close(struct daemon *d)
     d->local = NULL;
     uv_close((uv_handle_t *)&l->reaper, on_reaper_closed);
 }
+
+const struct provider provider_local = {.id = PROVIDER_LOCAL,
+                                        .open = open_local,
+                                        .recovered = recovered,
+                                        .close = close_local,
+                                        .terms = terms,
+                                        .want = want,
+                                        .owns = owns,
+                                        .kill = kill_hung,
+                                        .leaving = leaving,
+                                        .hello = said_hello,
+                                        .bye = said_bye,
+                                        .second = second,
+                                        .starting = starting,
+                                        .trouble = trouble,
+                                        .stay = stay,
+                                        .stop = stop,
+                                        .left = left};

@@ -243,7 +243,7 @@ static void reap(struct child *c, int exit_status, int signal, int unknown)
     uv_handle_t *h = c->adopted ? (uv_handle_t *)&c->poll : (uv_handle_t *)&c->process;
     h->data = c;
     uv_close(h, local_child_closed);
-    local_want(l);
+    local_fill(l);
 }
 
 static void on_reaper(uv_timer_t *t)

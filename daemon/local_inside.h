@@ -19,7 +19,7 @@ struct child {
     unsigned place;      /* 1..: host/1 */
     int pid;
     char *blackbox, *note, *log;
-    uint64_t started_ms, idle_ms; /* idle since; 0: is not */
+    uint64_t started_ms;
     int greeted, bye, hung, draining, killed;
     int adopted;
     uv_process_t process;
@@ -36,6 +36,7 @@ struct local {
     size_t count;
     char *dir, *program;
     int stay;
+    uint32_t wanted;     /* alive and starting, as the core said last */
     uint64_t not_before_ms, back_off_ms;
     unsigned deaths;     /* at once, in a row */
     uint64_t oom_kills;  /* as counted last */
@@ -45,6 +46,8 @@ struct local {
 };
 
 struct child *local_find(const struct local *l, uint64_t number);
+/* Starts what is missing. */
+void local_fill(struct local *l);
 /* Kills for want of memory so far, of the machine and of our own control group. */
 uint64_t local_oom_kills(void);
 /* No worker can be started at all: jobs wait for it with the reason. */

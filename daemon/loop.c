@@ -27,8 +27,8 @@
 #include "daemon/guard.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
-#include "daemon/local.h"
 #include "daemon/owner.h"
+#include "daemon/provider.h"
 #include "daemon/publish.h"
 #include "daemon/relay.h"
 #include "daemon/sweep.h"
@@ -150,6 +150,7 @@ static enum status recover(struct daemon *d, struct err *e)
         d->core = NULL;
         return st;
     }
+    provider_tell(d);
     log_info("generation %u: %zu jobs, read in %" PRIu64 " ms", d->generation, sched_job_count(d->core), clock_ms() - begin);
     return ST_OK;
 }
@@ -174,7 +175,6 @@ static void on_retry(uv_timer_t *t)
     d->trouble[0] = 0;
     publish_restart(d->publish);
     link_rejoin(d->link);
-    local_want(d->local);
     log_info("the store is open again");
 }
 
@@ -197,13 +197,13 @@ void loop_stop(struct daemon *d, int now)
         d->phase = LOOP_DRAINING;
         d->drain_deadline_ms = clock_ms() + LOOP_GRACE_MS;
         sd_notify(0, "STOPPING=1\nSTATUS=workers commit what they have");
-        log_info("ends: %zu workers commit what they have", local_count(d->local));
-        local_drain_all(d->local);
+        log_info("ends: %zu workers commit what they have", provider_left(d));
+        provider_stop(d, 0);
     } else if (d->phase != LOOP_ENDING) {
         d->phase = LOOP_ENDING;
         sd_notify(0, "STOPPING=1");
         log_info("ends at once");
-        local_kill_all(d->local);
+        provider_stop(d, 1);
     }
 }
 
@@ -211,7 +211,7 @@ void loop_stop(struct daemon *d, int now)
    and so do the ends of their errands on the loop. */
 static int may_end(const struct daemon *d)
 {
-    if (d->phase == LOOP_RUNNING || (d->phase == LOOP_DRAINING && local_count(d->local)))
+    if (d->phase == LOOP_RUNNING || (d->phase == LOOP_DRAINING && provider_left(d)))
         return 0;
     return (!d->core || apply_idle(d->apply)) && d->uv.active_reqs.count == 0;
 }
@@ -271,7 +271,7 @@ static void on_second(uv_timer_t *t)
     tell_systemd(d);
     if (d->core) {
         link_second(d->link);
-        local_second(d->local);
+        provider_second(d);
         guard_second(d->guard);
         sweep_second(d->sweep);
     }
@@ -280,7 +280,7 @@ static void on_second(uv_timer_t *t)
         loop_stop(d, 0);
     }
     if (d->phase == LOOP_DRAINING && now > d->drain_deadline_ms) {
-        log_warn("%zu workers are still there after %d s", local_count(d->local), LOOP_GRACE_MS / 1000);
+        log_warn("%zu workers are still there after %d s", provider_left(d), LOOP_GRACE_MS / 1000);
         loop_stop(d, 1);
     }
 }
@@ -319,8 +319,7 @@ static void on_reload(uv_signal_t *h, int number)
     d->config = c;
     log_init("ebbd", c->log_level);
     log_info("configuration read again");
-    local_stay(d->local, 0);
-    local_want(d->local);
+    provider_reload(d);
     sd_notify(0, "READY=1");
 }
 
@@ -393,13 +392,13 @@ static enum status open_all(struct daemon *d, struct err *e)
     TRY(jobs_open(d, e));
     TRY(guard_open(d, e));
     TRY(sweep_open(d, SWEEP_AFTER_MS, e));
-    TRY(local_open(d, e));
+    TRY(provider_open(d, e));
     TRY(recover(d, e));
     TRY(publish_open(d, e));
     TRY(link_open(d, e));
     TRY(relay_open(d, e));
     publish_restart(d->publish);
-    local_recovered(d->local);
+    provider_recovered(d);
     return ST_OK;
 }
 
@@ -410,7 +409,7 @@ static void close_all(struct daemon *d)
     relay_close(d);
     link_close(d);
     relay_release(relay);
-    local_close(d);
+    provider_close(d);
     guard_close(d);
     sweep_close(d);
     apply_close(d);
@@ -451,7 +450,6 @@ int loop_run(struct config *config, int argc, char **argv)
             if (!freopen("/dev/null", "w", stdout))
                 log_debug("standard output stays open");
         }
-        local_want(d.local);
         uv_run(&d.uv, UV_RUN_DEFAULT);
         log_info("ends: everything acknowledged is safe");
     } else {

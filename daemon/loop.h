@@ -8,11 +8,19 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "base/provider_id.h"
 #include "daemon/config.h"
 #include "scheduler/sched.h"
 
 #define LOOP_GRACE_MS 20000        /* for workers to commit what they have, at the end */
 #define LOOP_PRIVATE_SILENCE_MS 10000
+
+struct provider_terms { /* of workers, see daemon/provider.h */
+    uint32_t limit;     /* most workers that it can give. It counts those that it has and cannot take back: while more live than this for half a
+                           minute, the core lets busy ones go, too */
+    int preemptible;    /* its workers may be taken away at any time */
+    uint64_t idle_ms;   /* a worker without work, of more than are wanted, leaves after so long; 0: never */
+};
 
 struct daemon {
     struct config *_Atomic config; /* threads read it, while a reload puts another there */
@@ -25,7 +33,9 @@ struct daemon {
     uint64_t now_ms;    /* of the last step: time never goes back */
     uint32_t generation;
     uint64_t next_job;
-    uint32_t wanted;    /* workers that would be useful, as the core said last */
+    uint32_t wanted[PROVIDERS]; /* workers of each provider, as the core said last */
+    struct provider_terms provider_terms[PROVIDERS]; /* as the core was told last */
+    uint8_t provider_told[PROVIDERS];
 
     char host[256];
     uint64_t host_id;

@@ -102,7 +102,7 @@ struct worker {
     uint64_t id;
     struct host *host;              /* NULL until it joined */
     uint64_t memory_bytes;
-    uint32_t lanes, numerics;
+    uint32_t lanes, numerics, provider;
     uint64_t model_key, model_until_ms, failed_model, failed_ms;
     int joined, lost, draining, killed, banned;
     int mute;                       /* it did not answer: nothing for it before its next beat */
@@ -158,8 +158,13 @@ struct sched {
     uint64_t wake_ms;               /* asked for; 0: none */
     uint64_t retry_ms;              /* memory was out: go on then; 0: nothing waits */
     uint64_t scale_ms;
-    uint32_t wanted;
-    int wanted_known, scale_dirty;
+    uint32_t wanted;                /* that would be useful, over all jobs, whoever can give them */
+    int scale_dirty;
+    struct provider_state {
+        int known, preemptible, told;
+        uint32_t limit, wanted, alive; /* told: it was asked for `wanted` */
+        uint64_t idle_ms, over_ms;     /* since when more live than its limit; 0: they do not */
+    } providers[PROVIDERS];
     int work_dirty;                 /* work or workers appeared: look at the idle ones */
 
     struct node *free_nodes;

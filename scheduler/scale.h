@@ -6,7 +6,11 @@
 #include "scheduler/core.h"
 
 uint32_t scale_useful(const struct sched *s, const struct job *j);
-/* Says it when it changed; at most once a second, but at once when it becomes or ceases to be zero. Room: 1 message. */
+/* Of these, how many providers can give. */
+uint32_t scale_can(const struct sched *s, const struct job *j);
+enum status scale_provider(struct sched *s, const struct sched_event *ev, struct err *e);
+/* Says what is wanted when it changed, and lets idle ones go; at most once a second, but at once when it becomes or ceases to be zero. Makes its
+   own room. */
 void scale_update(struct sched *s);
 /* Over the last half minute; 0 when nothing was committed in it. */
 void job_rate(const struct sched *s, const struct job *j, double *records_per_s, double *bytes_per_s);

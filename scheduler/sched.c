@@ -213,6 +213,8 @@ static enum status handle(struct sched *s, const struct sched_event *ev, struct 
         return lease_commit(s, ev, e);
     case SCHED_CUT_ANSWERED:
         return lease_cut_answered(s, ev, e);
+    case SCHED_PROVIDER:
+        return scale_provider(s, ev, e);
     case SCHED_TICK:
         on_tick(s);
         return ST_OK;

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/layout.h"
+#include "base/provider_id.h"
 #include "base/rows.h"
 #include "base/status.h"
 
@@ -87,6 +88,7 @@ struct sched_returned {
     X(MODEL_FAILED)                                                                                                              \
     X(COMMIT)                                                                                                                    \
     X(CUT_ANSWERED)                                                                                                              \
+    X(PROVIDER)       /* what a provider of workers can give, now; before its first one it gives none */                         \
     X(TICK)
 enum sched_event_kind {
 #define X(name) SCHED_##name,
@@ -129,6 +131,7 @@ struct sched_event {
             uint32_t lanes;
             uint32_t numerics;               /* XXH32 of its numerics id */
             uint64_t model_key;              /* model that it has loaded; 0: none */
+            uint32_t provider;               /* enum provider_id */
             const struct sched_held *held;
             size_t held_count;
         } joined;
@@ -158,6 +161,12 @@ struct sched_event {
         struct {
             uint64_t at;                     /* everything from here on is given up; the span's end: nothing is */
         } cut;
+        struct {
+            uint32_t id;                     /* enum provider_id */
+            uint32_t limit;                  /* most workers that it can give; it counts those that it cannot take back */
+            int preemptible;
+            uint64_t idle_ms;                /* a worker without work, of more than are wanted, leaves after so long; 0: never */
+        } provider;
     } u;
 };
 
@@ -177,7 +186,7 @@ enum ack_verdict { ACK_DONE, ACK_STALE, ACK_FAULT }; /* STALE: the lease is not 
     X(SEND_ACK)                                                                                                                  \
     X(SEND_DRAIN)                                                                                                                \
     X(KILL_WORKER)     /* hung: its provider kills it and answers WORKER_ENDED */                                                \
-    X(WANT_WORKERS)    /* how many would be useful now, over all jobs */                                                         \
+    X(WANT_WORKERS)    /* how many of this provider would be useful now, over all jobs */                                        \
     X(PUBLISH)         /* make the job's names; answered by JOB_PUBLISHED */                                                     \
     X(WAKE)            /* TICK is wanted at this time at the latest */
 enum sched_action_kind {
@@ -205,7 +214,9 @@ struct sched_action {
             uint64_t seq;
             enum ack_verdict verdict;
         } ack;
-        uint32_t workers;
+        struct {
+            uint32_t provider, workers;
+        } want;
         uint64_t wake_ms;
     } u;
 };
@@ -229,13 +240,14 @@ struct sched_job_view {
     uint64_t bytes_total;              /* at rest */
     uint64_t spans_ready, spans_leased;
     uint32_t workers;                  /* that hold a lease of it */
+    uint32_t workers_wanted;           /* that would be useful to it and that providers can give */
     double records_per_s, bytes_per_s; /* over the last half minute; 0: not known yet */
     uint64_t head;                     /* everything before this position is DONE */
     char waits_for[256];               /* `ebb why`: "" when it runs */
 };
 struct sched_worker_view {
     uint64_t worker, host, model_key, job;
-    uint32_t lanes, leases;
+    uint32_t lanes, leases, provider;
     int draining, lost_since_beat, probe;
     uint64_t joined_ms, beat_ms;
     struct span lease;                 /* first of those it holds */
@@ -246,6 +258,12 @@ size_t sched_job_count(const struct sched *s);
 /* ids in ascending order; i < sched_job_count */
 uint64_t sched_job_at(const struct sched *s, size_t i);
 int sched_job_view(const struct sched *s, uint64_t job, struct sched_job_view *out); /* 0: there is no such job */
+/* A few of its figures, without walking over workers: for those who ask for all jobs each second. i < sched_job_count */
+struct sched_job_figures {
+    const struct job_row *row;
+    uint64_t spans_ready, spans_leased;
+};
+void sched_job_figures(const struct sched *s, size_t i, struct sched_job_figures *out);
 size_t sched_worker_count(const struct sched *s);
 void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view *out);
 

@@ -123,10 +123,17 @@ int sched_job_view(const struct sched *s, uint64_t job, struct sched_job_view *o
                                    .spans_ready = j->ready_nodes,
                                    .spans_leased = j->leased_nodes,
                                    .workers = j->workers,
+                                   .workers_wanted = j->row.state == JOB_RUNNING ? scale_can(s, j) : 0,
                                    .head = first ? first->span.begin : layout_end(&j->layout)};
     job_rate(s, j, &out->records_per_s, &out->bytes_per_s);
     why(s, j, out->waits_for, sizeof out->waits_for);
     return 1;
+}
+
+void sched_job_figures(const struct sched *s, size_t i, struct sched_job_figures *out)
+{
+    const struct job *j = s->jobs[i];
+    *out = (struct sched_job_figures){.row = &j->row, .spans_ready = j->ready_nodes, .spans_leased = j->leased_nodes};
 }
 
 size_t sched_worker_count(const struct sched *s)
@@ -142,6 +149,7 @@ void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view
                                       .model_key = w->model_key,
                                       .lanes = w->lanes,
                                       .leases = w->lease_count,
+                                      .provider = w->provider,
                                       .draining = w->draining,
                                       .lost_since_beat = w->lost,
                                       .joined_ms = w->joined_ms,

@@ -310,6 +310,7 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
     w->lanes = ev->u.joined.lanes;
     w->numerics = ev->u.joined.numerics;
     w->model_key = ev->u.joined.model_key;
+    w->provider = ev->u.joined.provider < PROVIDERS ? ev->u.joined.provider : PROVIDER_NONE;
     w->killed = w->banned = w->mute = w->loading = 0;
     w->beat_ms = w->progress_ms = w->rate_ms = w->idle_since_ms = s->now_ms;
     w->acc_bytes = w->acc_records = 0;
@@ -349,11 +350,16 @@ enum status worker_drain(struct sched *s, const struct sched_event *ev, struct e
         return err_set(e, ST_USER, "there is no worker %" PRIx64, ev->worker);
     if (core_room(s, 0, 1, 0, 0))
         return err_nomem(e, "a worker");
+    worker_let_go(s, w);
+    return ST_OK;
+}
+
+void worker_let_go(struct sched *s, struct worker *w)
+{
     w->draining = 1;
     w->drain_sent_ms = s->now_ms;
     worker_refresh(s, w);
     core_message(s, SCHED_DO_SEND_DRAIN, 0, w->id, 0);
-    return ST_OK;
 }
 
 enum status worker_ended(struct sched *s, const struct sched_event *ev, struct err *e)

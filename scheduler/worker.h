@@ -9,6 +9,7 @@ void worker_free(struct sched *s, struct worker *w);       /* it has no leases a
 /* In and out of the list of idle workers as its state says. */
 void worker_refresh(struct sched *s, struct worker *w);
 int worker_usable(const struct worker *w);
+void worker_let_go(struct sched *s, struct worker *w); /* it is told to drain. Room: 1 message */
 void worker_heard(struct sched *s, struct worker *w);
 
 /* When it is silent for too long, makes no progress, or owes an answer. */

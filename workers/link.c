@@ -97,6 +97,7 @@ static void say_hello(struct link *l, uint64_t now_ms)
     m.pid = (uint32_t)getpid();
     m.lanes = l->o->lanes;
     m.memory_bytes = l->o->memory_bytes;
+    m.provider = l->o->provider;
     m.numerics = numerics;
     m.n_held = n;
     m.held = held_at;

@@ -14,6 +14,7 @@ struct link_opts {
     uint64_t number;          /* drawn by whoever starts the worker; its identity on the socket */
     uint32_t lanes;
     uint64_t memory_bytes;
+    uint32_t provider;        /* enum provider_id: who started it */
     int wake_fd;              /* the pipeline's */
     int signal_fd;            /* SIGTERM and SIGINT arrive here, a byte each */
 };

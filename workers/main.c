@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "base/opt.h"
 #include "base/path.h"
+#include "base/provider_id.h"
 #include "wire/blackbox.h"
 #include "workers/engine/packfile.h"
 #include "workers/link.h"
@@ -114,9 +115,10 @@ static int signals_as_file(void)
 
 int main(int argc, char **argv)
 {
-    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL;
+    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL, *provider_word = NULL;
     char *pack_dir = NULL;
     uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0;
+    uint32_t provider = PROVIDER_NONE;
     int verbose = 0, version = 0;
     const struct opt opts[] = {
         {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers: ipc:///run/ebb/workers, or tcp://HOST:5570 with a key"},
@@ -126,6 +128,7 @@ int main(int argc, char **argv)
         {.name = "blackbox", .type = OPT_TEXT, .value = &box_path, .arg = "FILE", .help = "where it notes the records that are in its lanes"},
         {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "micro-batches at once, one core each (default: 1)"},
         {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "most memory that it may take (default: no limit)"},
+        {.name = "provider", .type = OPT_TEXT, .value = &provider_word, .arg = "NAME", .help = "who started it: local, agent, slurm or kubernetes (default: none, it came by itself)"},
         {.name = "queue", .type = OPT_SIZE, .value = &queue, .arg = "SIZE", .help = "most bytes of records and rows inside it (default: 64MiB)"},
         {.name = "isa", .type = OPT_TEXT, .value = &isa, .arg = "WORD", .help = "avx512, avx2 or generic; the results are the same (default: the best there is)"},
         {.name = "pack-cache", .type = OPT_TEXT, .value = &pack, .arg = "DIR|off",
@@ -161,6 +164,8 @@ int main(int argc, char **argv)
             st = err_errno(&e, ST_ENV, errno, "cannot draw a number");
     if (st == ST_OK && (lanes == 0 || lanes > MOST_LANES))
         st = err_set(&e, ST_USER, "--lanes must be 1 to %d", MOST_LANES);
+    if (st == ST_OK && provider_word && provider_id_parse(provider_word, &provider))
+        st = err_set(&e, ST_USER, "--provider wants none, local, agent, slurm or kubernetes, not '%s'", provider_word);
     if (st == ST_OK && strncmp(endpoint, "tcp://", 6) == 0)
         st = find_keys(endpoint, key_file, &keys, &e);
     else if (st == ST_OK && key_file)
@@ -202,6 +207,7 @@ int main(int argc, char **argv)
         .number = number,
         .lanes = (uint32_t)lanes,
         .memory_bytes = memory,
+        .provider = provider,
         .wake_fd = wake_fd,
         .signal_fd = signal_fd,
     };

@@ -174,6 +174,10 @@ void daemon_up(struct sim *m)
     }
     ev = (struct sched_event){.kind = SCHED_RECOVERED};
     daemon_step(m, &ev);
+    ev = (struct sched_event){.kind = SCHED_PROVIDER};
+    ev.u.provider.id = PROVIDER_LOCAL;
+    ev.u.provider.limit = (uint32_t)m->worker_count;
+    daemon_step(m, &ev);
     /* what was submitted but not synced is submitted again by its client */
     for (size_t k = 0; k < m->data_count; k++)
         if (m->data[k].submitted && !m->durable.jobs[k].exists)
@@ -211,7 +215,7 @@ static void carry_out(struct sim *m, const struct sched_action *a)
         }
         break;
     case SCHED_DO_WANT_WORKERS:
-        m->wanted = a->u.workers;
+        m->wanted[a->u.want.provider] = a->u.want.workers;
         break;
     case SCHED_DO_PUBLISH:
         it = sim_at(m, m->now_ms + 10 + rnd(m, 1500), PUBLISHED);

@@ -309,8 +309,9 @@ static void check_end(struct sim *m)
         if (j->row.counts.quarantined != quarantined || j->row.counts.errors != j->errors)
             sim_fail(m, "job %zu: %" PRIu64 " quarantined, the counter says %" PRIu64, k + 1, quarantined, j->row.counts.quarantined);
     }
-    if (m->wanted)
-        sim_fail(m, "nothing is left to do and %u workers are wanted", m->wanted);
+    for (size_t i = 0; i < PROVIDERS; i++)
+        if (m->wanted[i])
+            sim_fail(m, "nothing is left to do and %u workers of provider %zu are wanted", m->wanted[i], i);
 }
 
 void sim_release(struct sim *m)

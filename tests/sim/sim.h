@@ -181,7 +181,7 @@ struct sim {
     uint64_t lives, stalled_until;
     struct pending *first, *last;
     int syncing;
-    uint32_t wanted;
+    uint32_t wanted[PROVIDERS];
     struct {
         uint64_t epoch, seq, life;
     } *accepted;

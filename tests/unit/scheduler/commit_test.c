@@ -346,7 +346,7 @@ static void test_a_lease_in_a_stream_goes_to_its_end(void **state)
     uint8_t kinds[] = {2, 2};
     rig_submit_as(r, 1, 2, sizes, kinds, JOB_RUNNING);
     uint64_t first = (UINT64_C(1) << 36) + (1 << 20);
-    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.workers, 2); /* one a stream, not one a piece */
+    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers, 2); /* one a stream, not one a piece */
     rig_join(r, 1, 1);
     struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
     assert_int_equal(l.u.lease.span.end, first);

@@ -23,7 +23,7 @@ struct rig {
     uint64_t now;
     uint32_t generation;
     struct job_params params; /* of the next job */
-    uint32_t numerics;        /* of the next worker */
+    uint32_t numerics, provider; /* of the next worker */
     uint64_t model, memory;
 };
 
@@ -50,6 +50,16 @@ static inline void rig_begin(struct rig *r, uint32_t generation)
     rig_step(r, (struct sched_event){.kind = SCHED_START, .u.start.generation = generation});
 }
 
+static inline void rig_provider(struct rig *r, uint32_t id, uint32_t limit, int preemptible, uint64_t idle_ms)
+{
+    struct sched_event ev = {.kind = SCHED_PROVIDER};
+    ev.u.provider.id = id;
+    ev.u.provider.limit = limit;
+    ev.u.provider.preemptible = preemptible;
+    ev.u.provider.idle_ms = idle_ms;
+    rig_step(r, ev);
+}
+
 static inline int rig_setup(void **state)
 {
     struct rig *r = calloc(1, sizeof *r);
@@ -59,6 +69,7 @@ static inline int rig_setup(void **state)
                                     .max_errors_ppm = UINT32_MAX, .max_attempts = 3};
     rig_begin(r, 1);
     rig_step(r, (struct sched_event){.kind = SCHED_RECOVERED});
+    rig_provider(r, PROVIDER_LOCAL, 1000000, 0, 0);
     *state = r;
     return 0;
 }
@@ -96,6 +107,7 @@ static inline void rig_join_with(struct rig *r, uint64_t worker, uint64_t host, 
     struct sched_event ev = {.kind = SCHED_WORKER_JOINED, .worker = worker};
     ev.u.joined.host = host;
     ev.u.joined.lanes = 1;
+    ev.u.joined.provider = r->provider;
     ev.u.joined.numerics = r->numerics;
     ev.u.joined.model_key = r->model;
     ev.u.joined.memory_bytes = r->memory;

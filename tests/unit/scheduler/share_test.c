@@ -205,7 +205,7 @@ static void test_max_workers(void **state)
     struct rig *r = *state;
     r->params.max_workers = 2;
     rig_submit(r, 1, UINT64_C(1) << 30);
-    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.workers, 2);
+    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers, 2);
     for (uint64_t i = 1; i <= 3; i++) {
         rig_join(r, i, 1);
         assert_int_equal(rig_count(r, SCHED_DO_SEND_LEASE), i <= 2);
@@ -221,7 +221,8 @@ static void test_as_many_workers_are_wanted_as_are_useful(void **state)
     struct rig *r = *state;
     r->now += 2000;
     rig_submit(r, 1, 64 * KIB * KIB);
-    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.workers, 1024); /* none exists yet */
+    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers, 1024); /* none exists yet */
+    r->provider = PROVIDER_LOCAL;
     rig_join(r, 1, 1);
     struct sched_action l = rig_find(r, SCHED_DO_SEND_LEASE);
     uint32_t wanted = 1024;
@@ -232,7 +233,7 @@ static void test_as_many_workers_are_wanted_as_are_useful(void **state)
         rig_commit(r, &l, 0, l.u.lease.span.begin, l.u.lease.span.end, 1);
         records++;
         if (rig_count(r, SCHED_DO_WANT_WORKERS))
-            wanted = rig_find(r, SCHED_DO_WANT_WORKERS).u.workers;
+            wanted = rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers;
         if (i == 1)
             assert_true(wanted > 200 && wanted < 1000);
         if (rig_count(r, SCHED_DO_SEND_LEASE))
@@ -248,9 +249,9 @@ static void test_as_many_workers_are_wanted_as_are_useful(void **state)
     assert_int_equal(wanted, 0); /* at once, not at the next second */
     assert_int_equal(rig_job(r, 1).row->counts.records, records);
     rig_submit(r, 2, 10);
-    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.workers, 1);
+    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers, 1);
     rig_control(r, 2, VERB_CANCEL);
-    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.workers, 0);
+    assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers, 0);
 }
 
 static void test_work_is_shared_at_the_end(void **state)
