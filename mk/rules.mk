@@ -7,7 +7,7 @@ LIBS_OF = $(foreach l,$(1),$(B)/lib/lib$(l).a)
 .SUFFIXES:
 .DELETE_ON_ERROR:
 
-BIN := $(B)/bin/ebb $(B)/bin/ebbd $(B)/bin/ebb-worker
+BIN := $(B)/bin/ebb $(B)/bin/ebbd $(B)/bin/ebb-worker $(B)/bin/ebb-agent
 .PHONY: all
 all: deps-hint $(BIN)
 
@@ -96,6 +96,7 @@ $(eval $(call LIB_RULE,image,$(call OBJ,$(SRC_image))))
 $(eval $(call LIB_RULE,tensor_in,$(call OBJ,$(SRC_tensor_in))))
 $(eval $(call LIB_RULE,engine,$(call OBJ,$(SRC_engine)) $(OBJ_isa) $(OBJ_onnx)))
 $(eval $(call LIB_RULE,worker,$(call OBJ,$(filter-out %/main.c,$(SRC_worker)))))
+$(eval $(call LIB_RULE,agent,$(call OBJ,$(filter-out %/main.c,$(SRC_agent)))))
 $(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
 $(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
 # helpers of tests; an archive, so that each test takes only what it uses
@@ -106,6 +107,8 @@ $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wi
 	$(call LINK,$^ -luv -lzmq -lyaml -lsystemd -lmicrohttpd $(LIBS_storage) $(LIBS_wire))
 $(B)/bin/ebb-worker: $(B)/obj/workers/main.o $(call LIBS_OF,worker tensor_in image engine text storage wire base)
 	$(call LINK,$^ -lzmq -lsystemd $(LIBS_engine) $(LIBS_image) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
+$(B)/bin/ebb-agent: $(B)/obj/workers/agent/main.o $(call LIBS_OF,agent wire base)
+	$(call LINK,$^ -lzmq -lyaml -lsystemd $(LIBS_wire))
 $(B)/bin/ebb: $(B)/obj/client/main.o $(call LIBS_OF,client engine text storage wire base)
 	$(call LINK,$^ -lzmq -lyaml $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
 
@@ -121,6 +124,7 @@ TESTS_tensor_in := $(wildcard tests/unit/tensor_in/*_test.c)
 TESTS_engine    := $(wildcard tests/unit/engine/*_test.c)
 TESTS_graph     := $(wildcard tests/unit/graph/*_test.c)
 TESTS_worker    := $(wildcard tests/unit/worker/*_test.c)
+TESTS_agent     := $(wildcard tests/unit/agent/*_test.c)
 TESTS_daemon    := $(wildcard tests/unit/daemon/*_test.c)
 TESTS_client    := $(wildcard tests/unit/client/*_test.c)
 define TEST_RULE
@@ -159,6 +163,7 @@ $(eval $(call TEST_RULE,tensor_in,tensor_in image engine storage,$(LIBS_engine) 
 $(eval $(call TEST_RULE,engine,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
 $(eval $(call TEST_RULE,graph,engine text storage,$(LIBS_engine) $(LIBS_text) $(LIBS_storage)))
 $(eval $(call TEST_RULE,worker,worker tensor_in image engine text storage wire,$(ALL_LIBS)))
+$(eval $(call TEST_RULE,agent,agent wire,-lzmq -lyaml -lsystemd $(LIBS_wire)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
 $(B)/tests/unit/daemon/ebbd_test: | $(B)/bin/ebbd
 $(eval $(call TEST_RULE,client,client engine text storage wire,$(ALL_LIBS)))
@@ -169,7 +174,7 @@ man: $(BIN)
 	@mkdir -p $(B)/man
 	$(Q)set -e; $(B)/bin/ebb --man > $(B)/man/ebb.1; \
 	  $(B)/bin/ebb completion commands | while read -r c; do $(B)/bin/ebb $$c --man > "$(B)/man/ebb-$$(echo $$c | tr ' ' -).1"; done; \
-	  for p in ebbd ebb-worker; do $(B)/bin/$$p --man > $(B)/man/$$p.1; done
+	  for p in ebbd ebb-worker ebb-agent; do $(B)/bin/$$p --man > $(B)/man/$$p.1; done
 completion: $(B)/bin/ebb
 	$(Q)$(B)/bin/ebb completion bash > deploy/completion/ebb.bash
 	$(Q)$(B)/bin/ebb completion zsh > deploy/completion/_ebb
