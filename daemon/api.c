@@ -353,9 +353,8 @@ static void verb_resume(struct call *c)
     call_answer(c, api_job(c->d, j->id));
 }
 
-static const char *worker_state(const struct daemon *d, const struct sched_worker_view *v, const struct job *j)
+const char *api_worker_state(const struct sched_worker_view *v, const struct job *j)
 {
-    (void)d;
     if (v->lost_since_beat)
         return "lost";
     if (v->draining)
@@ -398,7 +397,7 @@ static json_t *worker_json(struct daemon *d, const struct sched_worker_view *v)
     snprintf(number, sizeof number, "%016" PRIx64, v->worker);
     lease_words(j, &v->lease, lease, sizeof lease);
     return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:f, s:o, s:I, s:I, s:f}", "worker", number, "name", w ? w->name : number, "host",
-                     w ? w->host : "", "pid", w ? (int)w->pid : 0, "state", worker_state(d, v, j), "model", j ? path_base(j->spec.model) : "", "job",
+                     w ? w->host : "", "pid", w ? (int)w->pid : 0, "state", api_worker_state(v, j), "model", j ? path_base(j->spec.model) : "", "job",
                      (json_int_t)v->job, "records_per_s", v->records_per_s, "since_s", (double)(now - v->joined_ms) / 1000, "lease", words_json(lease), "lanes",
                      (json_int_t)v->lanes, "rss_bytes", (json_int_t)(w ? w->rss_bytes : 0), "beat_s", (double)(now - v->beat_ms) / 1000);
 }

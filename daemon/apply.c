@@ -18,6 +18,7 @@
 #include "base/path.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
+#include "daemon/metrics.h"
 #include "daemon/owner.h"
 #include "daemon/provider.h"
 #include "daemon/publish.h"
@@ -37,7 +38,7 @@ struct out {
         } lease;
         uint64_t at; /* CUT, HEAD */
         struct {
-            uint64_t seq;
+            uint64_t seq, came_ns; /* when its commit came in; 0: not known */
             enum ack_verdict verdict;
         } ack;
         char *text; /* KILL */
@@ -141,6 +142,7 @@ static void *writer(void *arg)
         a->figures.groups++;
         a->figures.rows += store_batch_count(g->batch);
         a->figures.last_sync_us = took;
+        a->figures.sync_us += took;
         uv_async_send(&a->done);
     }
     pthread_mutex_unlock(&a->lock);
@@ -218,6 +220,9 @@ static void apply_action(struct apply *a, const struct sched_action *x)
         return;
     case SCHED_DO_PUT_EXTENT:
         rows_put_extent(b, x->job, &x->u.extent);
+        metrics_add(METRIC_RECORDS, x->u.extent.records);
+        metrics_add(METRIC_ERRORS, x->u.extent.errors);
+        metrics_add(METRIC_BYTES, x->u.extent.bytes);
         return;
     case SCHED_DO_ADD_EVENT:
         add_event(a, x->job, x->u.text);
@@ -230,6 +235,7 @@ static void apply_action(struct apply *a, const struct sched_action *x)
         o = out(a, OUT_LEASE);
         o->u.lease.span = x->u.lease.span;
         o->u.lease.probe = x->u.lease.probe;
+        metrics_add(METRIC_LEASES, 1);
         break;
     case SCHED_DO_SEND_CUT:
         o = out(a, OUT_CUT);
@@ -242,6 +248,8 @@ static void apply_action(struct apply *a, const struct sched_action *x)
         o = out(a, OUT_ACK);
         o->u.ack.seq = x->u.ack.seq;
         o->u.ack.verdict = x->u.ack.verdict;
+        o->u.ack.came_ns = a->d->commit_ns;
+        metrics_add(x->u.ack.verdict == ACK_DONE ? METRIC_COMMITS : x->u.ack.verdict == ACK_STALE ? METRIC_COMMITS_STALE : METRIC_COMMITS_REFUSED, 1);
         break;
     case SCHED_DO_SEND_DRAIN:
         o = out(a, OUT_DRAIN);
@@ -341,6 +349,8 @@ static void send_out(struct apply *a, struct out *o)
         break;
     case OUT_ACK:
         link_send_ack(d->link, o->worker, o->epoch, o->u.ack.seq, o->u.ack.verdict);
+        if (o->u.ack.came_ns)
+            metrics_commit_acked(clock_ns() - o->u.ack.came_ns);
         break;
     case OUT_DRAIN:
         link_send_drain(d->link, o->worker);

@@ -37,7 +37,7 @@ void apply_discard(struct apply *a);
 
 struct apply_figures {
     uint64_t groups, rows; /* written since the start */
-    uint64_t last_sync_us;
+    uint64_t last_sync_us, sync_us;
 };
 void apply_figures(const struct apply *a, struct apply_figures *out);
 

@@ -17,6 +17,7 @@
 #include "base/path.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "daemon/http.h"
 #include "scheduler/sched.h"
 
 #define PRIVATE_MIN_FREE (64u << 20)
@@ -402,7 +403,7 @@ static enum status finish_slurm(struct config *c, struct err *e)
 
 enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
 {
-    const char *file = NULL, *state = NULL, *runtime = NULL, *level = NULL;
+    const char *file = NULL, *state = NULL, *runtime = NULL, *level = NULL, *http = NULL;
     uint64_t workers = UINT64_MAX, lanes = UINT64_MAX, memory = UINT64_MAX;
     int version = 0, operands = 0;
     const struct opt opts[] = {
@@ -413,6 +414,7 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         {.name = "workers", .letter = 'w', .type = OPT_NUMBER, .value = &workers, .arg = "N", .help = "most workers on this machine (default: 1; 0: none)"},
         {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "lanes of each worker (default: the processors divided among them)"},
         {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "memory of each worker (default: it decides)"},
+        {.name = "http", .type = OPT_TEXT, .value = &http, .arg = "ADDRESS:PORT|off", .help = "serve /metrics, /healthz and /readyz there, e.g. 127.0.0.1:9570 (default: off); port 0: any, the log says which"},
         {.name = "log", .type = OPT_TEXT, .value = &level, .arg = "LEVEL", .help = "error, warning, info or debug"},
         {.name = "version", .type = OPT_FLAG, .value = &version, .help = "print the version"},
     };
@@ -436,7 +438,7 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         TRY(config_read(c, CONFIG_FILE, e));
     if (level && parse_level(level, &c->log_level))
         return err_set(e, ST_USER, "--log wants error, warning, info or debug, not '%s'", level);
-    if ((state && take_text(&c->state_dir, state)) || (runtime && take_text(&c->runtime_dir, runtime)))
+    if ((state && take_text(&c->state_dir, state)) || (runtime && take_text(&c->runtime_dir, runtime)) || (http && take_text(&c->http, http)))
         return err_nomem(e, "the configuration");
     c->workers = workers == UINT64_MAX ? c->workers : workers;
     c->lanes = lanes == UINT64_MAX ? c->lanes : lanes;
@@ -454,6 +456,7 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
     if (c->pack_cache && strcmp(c->pack_cache, "off") != 0)
         TRY(make_absolute(&c->pack_cache, e));
     TRY(finish_slurm(c, e));
+    TRY(http_check(c->http, e));
     if (strlen(c->runtime_dir) > 90)
         return err_set(e, ST_USER, "the runtime folder '%s' is too long for sockets (90 bytes): give a shorter one with --runtime", c->runtime_dir);
     return ST_OK;

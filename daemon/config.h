@@ -24,6 +24,8 @@
     X(DURATION, idle_ms, "idle")           /* a worker without work leaves after so long */                                      \
     X(DURATION, worker_timeout, "worker_timeout") /* no word from a worker for so long: its leases go to others */                \
     X(SIZE, min_free, "min_free")          /* below so much free space no work is given out */                                   \
+    X(TEXT, group, "group")                /* whose members may use the clients' socket; NULL: our own user alone */             \
+    X(TEXT, http, "http")                  /* metrics and health, "127.0.0.1:9570"; NULL or "off": nowhere */                    \
     X(LEVEL, log_level, "log_level")                                                                                             \
     X(NUMBER, slurm_limit, "slurm.limit")  /* most workers of a Slurm cluster; 0: none is used */                                \
     X(CLASS, slurm_class, "slurm.class")                                                                                         \

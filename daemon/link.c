@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/api.h"
+#include "daemon/metrics.h"
 
 #define TURN 64              /* messages of one socket before the loop goes round */
 #define MOST_HELD 65536
@@ -115,6 +116,7 @@ void link_ended(struct link *l, uint64_t number, enum worker_end how, const stru
     ev.u.ended.how = how;
     ev.u.ended.suspects = suspects;
     ev.u.ended.count = count;
+    metrics_worker_ended(how);
     loop_tell(l->d, &ev);
     struct worker *w = link_worker(l, number);
     if (!w)
@@ -133,6 +135,7 @@ static void queue(struct link *l, struct worker *w, Ebb__Envelope *m)
         link_no_memory(l);
     x->worker = w;
     x->m = m;
+    x->came_ns = clock_ns();
     if (w->last)
         w->last->next = x;
     else

@@ -11,6 +11,7 @@ struct letter { /* a message that waits for its turn */
     struct letter *verify_next; /* of the same errand */
     struct worker *worker;
     Ebb__Envelope *m;
+    uint64_t came_ns;
     int waiting;                /* for a thread to look at its part */
     struct job *job;            /* held meanwhile */
     enum status found;

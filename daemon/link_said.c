@@ -201,7 +201,9 @@ static void on_commit(struct link *l, struct worker *w, const struct letter *x)
     ev.u.commit.wall_ms = clock_wall_ms();
     if (ev.u.commit.part_fault)
         log_warn("worker %s: commit %" PRIx64 "-%" PRIu64 " of job %" PRIu64 " is refused: %s", w->name, c->epoch, c->seq, c->job, ev.u.commit.part_fault);
+    l->d->commit_ns = x->came_ns;
     loop_tell(l->d, &ev);
+    l->d->commit_ns = 0;
     mem_free(returned);
     mem_free(done);
 }

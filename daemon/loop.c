@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@
 #include "base/path.h"
 #include "daemon/apply.h"
 #include "daemon/guard.h"
+#include "daemon/http.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
 #include "daemon/owner.h"
@@ -275,6 +277,7 @@ static void on_second(uv_timer_t *t)
         guard_second(d->guard);
         sweep_second(d->sweep);
     }
+    http_second(d);
     if (d->config->is_private && d->phase == LOOP_RUNNING && now - d->client_ms > LOOP_PRIVATE_SILENCE_MS) {
         log_info("no client has spoken for %d s", LOOP_PRIVATE_SILENCE_MS / 1000);
         loop_stop(d, 0);
@@ -320,6 +323,7 @@ static void on_reload(uv_signal_t *h, int number)
     log_init("ebbd", c->log_level);
     log_info("configuration read again");
     provider_reload(d);
+    http_reload(d);
     sd_notify(0, "READY=1");
 }
 
@@ -336,6 +340,23 @@ static enum status make_runtime(struct daemon *d, struct err *e)
         return err_set(e, ST_USER, "the runtime folder '%s' belongs to somebody else: give another one with --runtime", dir);
     if (chmod(dir, 0700))
         return err_errno(e, ST_ENV, errno, "cannot change the mode of '%s'", dir);
+    return ST_OK;
+}
+
+/* Members of the group may ask what clients may ask; workers' socket, lock and folder stay ours. */
+static enum status open_to_group(struct daemon *d, struct err *e)
+{
+    const char *group = d->config->group, *socket = d->clients_endpoint + strlen("ipc://");
+    if (!group)
+        return ST_OK;
+    errno = 0;
+    const struct group *g = getgrnam(group);
+    if (!g)
+        return err_set(e, ST_USER, "there is no group '%s' ('group' in the configuration)", group);
+    if (chown(d->config->runtime_dir, (uid_t)-1, g->gr_gid) || chown(socket, (uid_t)-1, g->gr_gid))
+        return err_errno(e, ST_USER, errno, "cannot give '%s' to group '%s': ebbd's user must be a member of it", socket, group);
+    if (chmod(d->workers_endpoint + strlen("ipc://"), 0600) || chmod(socket, 0660) || chmod(d->config->runtime_dir, 0710))
+        return err_errno(e, ST_ENV, errno, "cannot change the mode of '%s'", socket);
     return ST_OK;
 }
 
@@ -385,6 +406,7 @@ static enum status open_all(struct daemon *d, struct err *e)
     struct owner_record theirs = {0};
     TRY(owner_take(d->config->state_dir, d->clients_endpoint, OWNER_SILENCE_MS, &theirs, &d->owner, e));
     TRY(lock_runtime(d, e));
+    TRY(http_open(d, e));
     uv_timer_init(&d->uv, &d->tick);
     uv_timer_init(&d->uv, &d->retry);
     d->tick.data = d->retry.data = d;
@@ -396,6 +418,7 @@ static enum status open_all(struct daemon *d, struct err *e)
     TRY(recover(d, e));
     TRY(publish_open(d, e));
     TRY(link_open(d, e));
+    TRY(open_to_group(d, e));
     TRY(relay_open(d, e));
     publish_restart(d->publish);
     provider_recovered(d);
@@ -404,6 +427,7 @@ static enum status open_all(struct daemon *d, struct err *e)
 
 static void close_all(struct daemon *d)
 {
+    http_close(d);
     publish_close(d);
     struct relay *relay = d->relay;
     relay_close(d);

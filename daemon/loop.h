@@ -52,6 +52,8 @@ struct daemon {
     struct owner *owner;
     struct guard *guard;
     struct sweep *sweep;
+    struct http *http;  /* NULL: off */
+    uint64_t commit_ns; /* of the commit that is being handled: when it came in; 0: none */
     struct relay *relay;
 
     enum { LOOP_RUNNING, LOOP_DRAINING, LOOP_ENDING } phase;

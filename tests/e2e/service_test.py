@@ -1,0 +1,258 @@
+"""ebbd and ebb-worker as services of a real systemd: start, crash, hang, reload, stop, upgrade, each in the middle of a job. Whatever happens to the
+service, the output has the bytes of an undisturbed run.
+
+One container is booted for all tests of this file; each begins with a service that runs. What a job does is held by gates, never by time."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
+from ebbtest import *  # noqa: E402
+import prom  # noqa: E402
+from systemd_rig import Rig  # noqa: E402
+
+UNITS = os.path.join(TOP, "deploy", "systemd")
+RECORDS = 240
+_rig = None
+
+
+def install(root):
+    """As `make install prefix=/usr DESTDIR=root`, but of what is built already: a compiler has no place in this test."""
+    for name in ("ebb", "ebbd", "ebb-worker"):
+        shutil.copy(os.path.join(BUILD, "bin", name), os.path.join(root, "usr/bin", name))
+    for name in ("ebbd.service", "ebb-worker@.service"):
+        with open(os.path.join(UNITS, name), encoding="utf-8") as f:
+            text = f.read().replace("/usr/local/bin", "/usr/bin")
+        with open(os.path.join(root, "usr/lib/systemd/system", name), "w", encoding="utf-8") as f:
+            f.write(text)
+    shutil.copy(os.path.join(UNITS, "ebb.sysusers"), os.path.join(root, "usr/lib/sysusers.d/ebb.conf"))
+    os.makedirs(os.path.join(root, "etc/ebb"), exist_ok=True)
+    shutil.copy(os.path.join(TOP, "deploy", "ebbd.yaml"), os.path.join(root, "etc/ebb/ebbd.yaml"))
+
+
+def rig():
+    """The container, with a pool that runs and a member of its group."""
+    global _rig
+    if _rig is None:
+        r = Rig()
+        install(r.root)
+        r.chroot("systemd-sysusers", "/usr/lib/sysusers.d/ebb.conf")
+        r.chroot("useradd", "-m", "-G", "ebb", "ann")
+        r.chroot("useradd", "-m", "bob")
+        r.chroot("install", "-d", "-o", "ann", "-g", "ebb", "-m", "2770", "/srv/jobs")
+        shutil.copytree(tiny_model(), r.path("/srv/jobs/model"))
+        r.chroot("chmod", "-R", "a+rX", "/srv/jobs/model")
+        r.write("/etc/systemd/system/ebbd.service.d/test.conf", "[Service]\nEnvironment=EBB_TEST_HOOK=1\n")
+        r.boot()
+        _rig = r
+    if _rig.show("ebbd", "ActiveState") != "active":
+        _rig.systemctl("start", "ebbd")
+    return _rig
+
+
+def records(r, name, *gates):
+    """An input whose record i waits for gates[i]'s file. The path inside."""
+    gates = dict(gates)
+    path = write_jsonl(r.path(f"/srv/jobs/{name}.jsonl"), RECORDS, text=lambda i: f"EBB_TEST_GATE:{gates[i]}" if i in gates else None)
+    os.chmod(path, 0o644)
+    return f"/srv/jobs/{name}.jsonl"
+
+
+def open_gate(r, gate):
+    open(r.path(gate), "w").close()
+    os.chmod(r.path(gate), 0o644)
+
+
+def ebb(r, *args, want=0, user="ann"):
+    return r.enter("ebb", *args, want=want, user=user)
+
+
+def submit(r, name, inp):
+    out = f"/srv/jobs/{name}.out"
+    o = ebb(r, "submit", "--model", "/srv/jobs/model", "--input", inp, "--output", out, "--name", name, "--json")[1]
+    return json.loads(o.splitlines()[0])["job"], out
+
+
+def job(r, number):
+    rc, o, e = ebb(r, "status", "--json", str(number), want=None)
+    return json.loads(o.splitlines()[0]) if rc == 0 else None
+
+
+def wait_job(r, number, what, seconds=90):
+    return wait_for(lambda: (lambda j: j if j and what(j) else None)(job(r, number)), seconds, 0.2)
+
+
+def finish(r, number, out, inp, name):
+    """Waits for the end; the output is that of an undisturbed `ebb run` over the same input."""
+    j = wait_job(r, number, lambda j: j["state"] not in ("running", "publishing"))
+    assert j["state"] == "done" and j["records_done"] == RECORDS and j["errors"] == 0, j
+    plain = tempfile.mkdtemp(prefix="plain", dir=os.environ["EBB_TEST_DIR"])
+    # the hook is off there: a gate's words are a text like any other
+    ebb_run(tiny_model(), r.path(inp), os.path.join(plain, "out"))
+    same_output(r.path(out), os.path.join(plain, "out"))
+    ebb(r, "rm", str(number))
+    shutil.rmtree(r.path(out), ignore_errors=True)
+
+
+def workers(r):
+    """{pid inside: start time} of ebb-worker processes."""
+    o = r.enter("sh", "-c", "for p in $(pgrep -x ebb-worker); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done")[1]
+    return {int(a): b for a, b in (line.split() for line in o.splitlines() if len(line.split()) == 2)}
+
+
+def midway(r, name, gate):
+    """A job that has done some records and waits at a gate: (number, out, input)."""
+    inp = records(r, name, (RECORDS // 2, gate))
+    number, out = submit(r, name, inp)
+    wait_job(r, number, lambda j: j["records_done"] > 0)
+    return number, out, inp
+
+
+def test_units_are_sound(dir):
+    """systemd-analyze has no complaint, and rates each below 2.5."""
+    r = rig()
+    for unit in ("ebbd.service", "ebb-worker@one.service"):
+        rc, o, e = r.enter("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit.replace('one', '')}", want=None)
+        said = [line for line in e.splitlines() if "ebb" in line]
+        assert rc == 0 and not said, (rc, e)
+        o = r.enter("systemd-analyze", "security", "--no-pager", "--offline=true", f"/usr/lib/systemd/system/{unit.replace('one', '')}")[1]
+        level = float(re.search(r"Overall exposure level for \S+: ([\d.]+)", o)[1])
+        assert level < 2.5, o
+    o = r.enter("systemd-analyze", "security", "--no-pager", "ebbd.service")[1]  # as it is loaded, and runs
+    assert float(re.search(r"Overall exposure level for \S+: ([\d.]+)", o)[1]) < 2.5, o
+
+
+def test_start_and_a_job(dir):
+    r = rig()
+    assert r.show("ebbd", "Type") == "notify" and r.show("ebbd", "SubState") == "running"
+    pid = r.show("ebbd", "MainPID")
+    assert r.enter("ps", "-o", "user=,group=", "-p", pid)[1].split() == ["ebb", "ebb"]
+    assert r.enter("grep", "CapEff", f"/proc/{pid}/status")[1].split()[1] == "0" * 16
+    modes = r.enter("stat", "-c", "%a %U %G %n", "/run/ebb", "/run/ebb/clients", "/run/ebb/workers", "/var/lib/ebb")[1].split("\n")
+    assert modes[:4] == ["710 ebb ebb /run/ebb", "660 ebb ebb /run/ebb/clients", "600 ebb ebb /run/ebb/workers", "700 ebb ebb /var/lib/ebb"], modes
+    inp = records(r, "plain")
+    number, out = submit(r, "plain", inp)
+    wait_job(r, number, lambda j: j["state"] == "done")
+    assert r.enter("stat", "-c", "%U %G", out + "/manifest.json", user="ann")[1].split() == ["ebb", "ebb"]
+    wait_for(lambda: re.match(r"\d+ jobs running, \d+ workers", r.show("ebbd", "StatusText")), 20, 0.1)
+    s = r.enter("python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9570/metrics').read().decode(), end='')")[1]
+    assert prom.one(prom.parse(s), "ebb_records_done_total") >= RECORDS
+    finish(r, number, out, inp, "plain")
+    rc, _, e = ebb(r, "jobs", want=None, user="bob")  # no member of the group
+    assert rc == 1 and "you may not talk to the daemon" in e, (rc, e)
+
+
+def test_crash_in_mid_job(dir):
+    """kill -9: started again at once, the worker of before goes on in the same process."""
+    r = rig()
+    number, out, inp = midway(r, "crash", "/srv/jobs/crash.gate")
+    pid, restarts, before = r.show("ebbd", "MainPID"), int(r.show("ebbd", "NRestarts")), workers(r)
+    assert before
+    r.systemctl("kill", "--kill-whom=main", "-s", "KILL", "ebbd")
+    wait_for(lambda: r.show("ebbd", "MainPID") not in (pid, "0") and r.show("ebbd", "ActiveState") == "active", 60, 0.1)
+    assert int(r.show("ebbd", "NRestarts")) == restarts + 1
+    assert workers(r) == before, "workers did not outlive ebbd"
+    wait_for(lambda: ": adopted, process" in r.journal("ebbd"), 20, 0.2)
+    wait_for(lambda: "hello again" in r.journal("ebbd") or "joined" in r.journal("ebbd").rpartition("adopted, process")[2], 60, 0.2)
+    open_gate(r, "/srv/jobs/crash.gate")
+    finish(r, number, out, inp, "crash")
+    assert not [line for line in r.journal("ebbd").splitlines() if "quarantine" in line or "suspect" in line]
+
+
+def test_watchdog_bites(dir):
+    """A loop that stands still is killed, and the service starts again."""
+    r = rig()
+    r.write("/etc/systemd/system/ebbd.service.d/watchdog.conf", "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\n")
+    r.systemctl("daemon-reload")
+    r.systemctl("restart", "ebbd")
+    try:
+        number, out, inp = midway(r, "hang", "/srv/jobs/hang.gate")
+        pid, restarts = r.show("ebbd", "MainPID"), int(r.show("ebbd", "NRestarts"))
+        r.enter("kill", "-STOP", pid)
+        wait_for(lambda: r.show("ebbd", "MainPID") not in (pid, "0") and r.show("ebbd", "ActiveState") == "active", 90, 0.2)
+        assert int(r.show("ebbd", "NRestarts")) == restarts + 1
+        assert "Watchdog timeout" in r.enter("journalctl", "--no-pager", "-u", "ebbd")[1]
+        open_gate(r, "/srv/jobs/hang.gate")
+        finish(r, number, out, inp, "hang")
+        restarts = int(r.show("ebbd", "NRestarts"))
+    finally:
+        os.unlink(r.path("/etc/systemd/system/ebbd.service.d/watchdog.conf"))
+        r.systemctl("daemon-reload")
+        r.systemctl("restart", "ebbd")
+
+
+def test_reload(dir):
+    """SIGHUP: the configuration is read again, a mistake in it changes nothing, the process stays."""
+    r = rig()
+    pid = r.show("ebbd", "MainPID")
+    text = r.read("/etc/ebb/ebbd.yaml")
+    try:
+        r.write("/etc/ebb/ebbd.yaml", text.replace("  count: 1", "  count: 3"))
+        r.systemctl("reload", "ebbd")
+        wait_for(lambda: "configuration read again" in r.journal("ebbd"), 20, 0.1)
+
+        def limit():
+            s = r.enter("python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9570/metrics').read().decode(), end='')", want=None)
+            return prom.one(prom.parse(s[1]), "ebb_workers_limit", provider="local") if s[0] == 0 else None
+        wait_for(lambda: limit() == 3, 30, 0.3)
+        r.write("/etc/ebb/ebbd.yaml", text.replace("  count: 1", "  cuont: 5"))
+        r.systemctl("reload", "ebbd")
+        wait_for(lambda: "unknown key 'cuont' (did you mean 'count')" in r.journal("ebbd"), 20, 0.1)
+        assert r.show("ebbd", "MainPID") == pid and r.show("ebbd", "ActiveState") == "active" and limit() == 3
+    finally:
+        r.write("/etc/ebb/ebbd.yaml", text)
+        r.systemctl("reload", "ebbd")
+
+
+def test_stop_in_mid_job(dir):
+    """systemctl stop drains: what is done is committed, workers are gone, within the time allowed; start resumes."""
+    r = rig()
+    number, out, inp = midway(r, "stop", "/srv/jobs/stop.gate")
+    done, before = job(r, number)["records_done"], r.journal("ebbd")
+    r.systemctl("stop", "ebbd")
+    assert r.show("ebbd", "ActiveState") == "inactive" and r.show("ebbd", "Result") == "success", r.show("ebbd", "Result")
+    assert workers(r) == {}
+    log = r.journal("ebbd")[len(before):]
+    assert "workers commit what they have" in log and "everything acknowledged is safe" in log and "ends at once" not in log, log[-3000:]
+    r.systemctl("start", "ebbd")
+    assert job(r, number)["records_done"] >= done
+    open_gate(r, "/srv/jobs/stop.gate")
+    finish(r, number, out, inp, "stop")
+
+
+def test_upgrade_in_mid_job(dir):
+    """The programs are replaced under a running job, then the service is restarted."""
+    r = rig()
+    number, out, inp = midway(r, "upgrade", "/srv/jobs/upgrade.gate")
+    old = run([EBBD, "--version"])[1].split()[1]
+    new = "9" + old[1:]
+    for name in ("ebbd", "ebb-worker"):
+        with open(r.path(f"/usr/bin/{name}"), "rb") as f:
+            code = f.read()
+        assert code.count(old.encode() + b"\0") >= 1, f"{name} does not name its version"
+        with open(r.path(f"/usr/bin/{name}.new"), "wb") as f:
+            f.write(code.replace(old.encode() + b"\0", new.encode() + b"\0"))
+        os.chmod(r.path(f"/usr/bin/{name}.new"), 0o755)
+        os.rename(r.path(f"/usr/bin/{name}.new"), r.path(f"/usr/bin/{name}"))
+    try:
+        r.systemctl("restart", "ebbd")
+        assert f"ebbd {new}: serves" in r.journal("ebbd"), r.journal("ebbd")[-2000:]
+        open_gate(r, "/srv/jobs/upgrade.gate")
+        finish(r, number, out, inp, "upgrade")
+    finally:
+        for name in ("ebbd", "ebb-worker"):
+            shutil.copy(os.path.join(BUILD, "bin", name), r.path(f"/usr/bin/{name}.new"))
+            os.rename(r.path(f"/usr/bin/{name}.new"), r.path(f"/usr/bin/{name}"))
+        r.systemctl("restart", "ebbd")
+
+
+if __name__ == "__main__":
+    try:
+        main(globals())
+    finally:
+        if _rig:
+            _rig.close()
