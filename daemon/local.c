@@ -7,17 +7,12 @@
 #include "daemon/local_inside.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,11 +22,9 @@
 #include "base/path.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
-#include "daemon/owner.h"
-#include "daemon/words.h"
+#include "wire/process.h"
 
 #define GREET_MS 60000        /* a worker that has not said hello by then never will */
-#define LOG_BYTES (1 << 20)   /* a log that is longer begins anew */
 
 /* Signals ------------------------------------------------------------------------------------------------------------------------- */
 
@@ -91,36 +84,13 @@ static unsigned free_place(const struct local *l)
     }
 }
 
-/* For the daemon that comes after us. */
-static void write_note(const struct child *c)
-{
-    uint64_t started = 0;
-    char text[80];
-    owner_process_start((uint64_t)c->pid, &started);
-    int n = snprintf(text, sizeof text, "%d %" PRIu64 " %u\n", c->pid, started, c->place);
-    int fd = open(c->note, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, text, (size_t)n) != n)
-        log_warn("worker %s: '%s' cannot be written: a later daemon would not know this worker", c->name, c->note);
-    if (fd >= 0)
-        close(fd);
-}
-
-static int open_log(struct child *c)
-{
-    struct stat s;
-    int fd = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (fd >= 0 && fstat(fd, &s) == 0 && s.st_size > LOG_BYTES && ftruncate(fd, 0))
-        log_debug("'%s' cannot be shortened: %s", c->log, strerror(errno));
-    return fd;
-}
-
 static void start(struct local *l)
 {
     struct daemon *d = l->d;
-    uint64_t number = 0;
-    while (!number || local_find(l, number))
-        if (getrandom(&number, sizeof number, 0) != sizeof number)
-            number = 0;
+    uint64_t number;
+    do
+        number = process_draw_number();
+    while (local_find(l, number));
     struct child *c = child_new(l, number);
     if (!c)
         return; /* again in a second */
@@ -134,7 +104,7 @@ static void start(struct local *l)
     snprintf(memory, sizeof memory, "%" PRIu64, d->config->memory);
     snprintf(pack_bytes, sizeof pack_bytes, "%" PRIu64, d->config->pack_bytes);
     c->log = path_join(l->dir, log);
-    int fd = c->log ? open_log(c) : -1;
+    int fd = c->log ? process_open_log(c->log) : -1;
     char *args[] = {l->program, "--connect", d->workers_endpoint, "--name", c->name, "--number", digits, "--blackbox", c->blackbox, "--lanes", lanes,
                     "--provider", "local", NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     size_t at = sizeof args / sizeof *args - 7;
@@ -174,7 +144,8 @@ static void start(struct local *l)
         return;
     }
     c->pid = c->process.pid;
-    write_note(c);
+    if (process_note_write(c->note, c->pid, c->place))
+        log_warn("worker %s: '%s' cannot be written: a later daemon would not know this worker", c->name, c->note);
     c->next = l->children;
     l->children = c;
     l->count++;
@@ -311,26 +282,21 @@ const char *local_program(const struct local *l)
 
 static void adopt(struct local *l, const char *file)
 {
-    uint64_t number, started = 0, now_started;
-    int pid = 0;
-    unsigned place = 0;
-    struct buf text = {0};
-    struct err e;
+    uint64_t number;
+    struct process_note note;
     char log[48];
     struct child *c = sscanf(file, "%16" SCNx64, &number) == 1 ? child_new(l, number) : NULL;
     if (!c)
         return;
-    if (path_read(c->note, 4096, &text, &e) == ST_OK)
-        sscanf(text.data, "%d %" SCNu64 " %u", &pid, &started, &place);
-    buf_release(&text);
-    snprintf(c->name, sizeof c->name, "%.120s/%u", l->d->host, place);
-    snprintf(log, sizeof log, "worker-%u.log", place);
+    process_note_read(c->note, &note);
+    snprintf(c->name, sizeof c->name, "%.120s/%u", l->d->host, note.place);
+    snprintf(log, sizeof log, "worker-%u.log", note.place);
     c->log = path_join(l->dir, log);
-    c->place = place;
-    c->pid = pid;
+    c->place = note.place;
+    c->pid = note.pid;
     c->adopted = 1;
-    if (pid > 0 && owner_process_start((uint64_t)pid, &now_started) == 0 && now_started == started)
-        c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (process_note_lives(&note))
+        c->pidfd = (int)syscall(SYS_pidfd_open, note.pid, 0);
     uv_poll_init(&l->d->uv, &c->poll, c->pidfd >= 0 ? c->pidfd : l->idle_fd);
     c->poll.data = c;
     if (c->pidfd >= 0)
@@ -340,7 +306,7 @@ static void adopt(struct local *l, const char *file)
     c->next = l->children;
     l->children = c;
     l->count++;
-    log_info("worker %s: %s %d of an earlier daemon", c->name, c->fallen ? "died meanwhile, process" : "adopted, process", pid);
+    log_info("worker %s: %s %d of an earlier daemon", c->name, c->fallen ? "died meanwhile, process" : "adopted, process", note.pid);
 }
 
 static void adopt_all(struct local *l)
@@ -364,33 +330,6 @@ static void recovered(struct daemon *d)
 
 /* Opening ------------------------------------------------------------------------------------------------------------------------- */
 
-/* Beside our own program, else on the PATH. "" when there is none. */
-static char *find_program(void)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n > 0) {
-        self[n] = 0;
-        char *slash = strrchr(self, '/');
-        *slash = 0;
-        char *beside = path_join(self, "ebb-worker");
-        if (!beside || access(beside, X_OK) == 0)
-            return beside;
-        mem_free(beside);
-    }
-    char *path = mem_strdup(getenv("PATH") ? getenv("PATH") : ""), *save = NULL;
-    for (char *dir = path ? strtok_r(path, ":", &save) : NULL; dir; dir = strtok_r(NULL, ":", &save)) {
-        char *there = path_join(dir, "ebb-worker");
-        if (!there || access(there, X_OK) == 0) {
-            mem_free(path);
-            return there;
-        }
-        mem_free(there);
-    }
-    mem_free(path);
-    return mem_strdup("");
-}
-
 static enum status open_local(struct daemon *d, struct err *e)
 {
     struct local *l = mem_zalloc(sizeof *l);
@@ -398,7 +337,7 @@ static enum status open_local(struct daemon *d, struct err *e)
         return err_nomem(e, "the workers");
     l->d = d;
     l->dir = path_join(d->config->state_dir, "workers");
-    l->program = find_program();
+    l->program = process_find_worker();
     enum status st = l->dir && l->program ? path_make_dirs(l->dir, 0700, e) : err_nomem(e, "the workers");
     if (st != ST_OK) {
         mem_free(l->dir);
@@ -406,7 +345,7 @@ static enum status open_local(struct daemon *d, struct err *e)
         mem_free(l);
         return st;
     }
-    l->oom_kills = local_oom_kills();
+    l->oom_kills = process_oom_kills();
     uv_timer_init(&d->uv, &l->reaper);
     l->reaper.data = l;
     l->idle_fd = eventfd(0, EFD_CLOEXEC);

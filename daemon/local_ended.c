@@ -4,95 +4,20 @@
    What can fail: workers that end as soon as they start are started ever more rarely, and hold the jobs when none ever says hello. */
 #include "daemon/local_inside.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/path.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
 #include "daemon/words.h"
+#include "wire/process.h"
 
 #define AT_ONCE_MS 5000       /* a worker that dies sooner, without a hello, never worked */
 #define BACK_OFF_MAX_MS 30000
 #define LAST_WORDS_MS 100     /* what it sent before its end is read first */
-
-/* Causes ------------------------------------------------------------------------------------------------------------------------- */
-
-enum worker_end local_cause(const struct local_death *x)
-{
-    if (x->killed_hung)
-        return WORKER_HUNG;
-    if (x->cause == BLACKBOX_OUT_OF_MEMORY)
-        return WORKER_OOM;
-    if (x->cause == BLACKBOX_CRASHED)
-        return WORKER_CRASHED;
-    if (x->unknown)
-        return x->bye ? WORKER_DRAINED : WORKER_LOST;
-    switch (x->signal) {
-    case SIGSEGV:
-    case SIGABRT:
-    case SIGBUS:
-    case SIGFPE:
-    case SIGILL:
-        return WORKER_CRASHED;
-    case SIGKILL:
-        return x->oom_risen ? WORKER_OOM : WORKER_LOST;
-    case 0:
-        return x->exit_status == 0 && x->bye ? WORKER_DRAINED : WORKER_LOST;
-    default:
-        return WORKER_LOST;
-    }
-}
-
-static uint64_t number_behind(const char *path, const char *word)
-{
-    struct buf text = {0};
-    struct err e;
-    uint64_t n = 0;
-    if (path_read(path, 1 << 20, &text, &e) == ST_OK) {
-        size_t len = strlen(word);
-        for (const char *line = text.data; line; line = strchr(line, '\n'), line += line != NULL)
-            if (strncmp(line, word, len) == 0 && line[len] == ' ')
-                n = strtoull(line + len, NULL, 10);
-    }
-    buf_release(&text);
-    return n;
-}
-
-/* Kills for want of memory so far: of the machine, and of our own control group, in whichever version. */
-uint64_t local_oom_kills(void)
-{
-    uint64_t n = number_behind("/proc/vmstat", "oom_kill");
-    struct buf text = {0};
-    struct err e;
-    if (path_read("/proc/self/cgroup", 65536, &text, &e) == ST_OK) {
-        char *save = NULL;
-        for (char *line = strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-            char *group = strchr(line, ':'), *path = group ? strchr(group + 1, ':') : NULL;
-            char file[PATH_MAX];
-            if (!path)
-                continue;
-            if (strncmp(line, "0::", 3) == 0) {
-                snprintf(file, sizeof file, "/sys/fs/cgroup%s/memory.events", path + 1);
-                n += number_behind(file, "oom_kill");
-            } else if (strncmp(group, ":memory:", 8) == 0) {
-                snprintf(file, sizeof file, "/sys/fs/cgroup/memory%s/memory.oom_control", path + 1);
-                n += number_behind(file, "oom_kill");
-            }
-        }
-    }
-    buf_release(&text);
-    return n;
-}
 
 /* Reaping ------------------------------------------------------------------------------------------------------------------------- */
 
@@ -102,37 +27,6 @@ struct child *local_find(const struct local *l, uint64_t number)
     while (c && c->number != number)
         c = c->next;
     return c;
-}
-
-static void last_words_of(const char *log, char *out, size_t size)
-{
-    out[0] = 0;
-    int fd = open(log, O_RDONLY | O_CLOEXEC);
-    struct stat s;
-    char tail[1024];
-    if (fd < 0)
-        return;
-    ssize_t n = fstat(fd, &s) ? -1 : pread(fd, tail, sizeof tail - 1, s.st_size > (off_t)sizeof tail ? s.st_size - (off_t)sizeof tail + 1 : 0);
-    close(fd);
-    if (n <= 0)
-        return;
-    while (n > 0 && tail[n - 1] == '\n')
-        n--;
-    tail[n] = 0;
-    char *line = tail; /* the last three lines, in one */
-    for (int lines = 0, at = (int)n - 1; at >= 0; at--)
-        if (tail[at] == '\n' && ++lines == 3) {
-            line = tail + at + 1;
-            break;
-        }
-    const char *before = "";
-    char *save = NULL; /* what several workers said alike is said once */
-    for (char *p = strtok_r(line, "\n", &save); p; before = p, p = strtok_r(NULL, "\n", &save)) {
-        size_t len = strlen(out);
-        if (strcmp(p, before))
-            snprintf(out + len, size - len, "%s%s", len ? "|" : "", p);
-    }
-    words_tidy(out);
 }
 
 void local_child_free(struct child *c)
@@ -169,7 +63,8 @@ void local_hold_all(struct local *l, const char *why)
 static void died_at_once(struct local *l, const struct child *c, const char *how)
 {
     char words[200];
-    last_words_of(c->log, words, sizeof words);
+    process_last_words(c->log, words, sizeof words);
+    words_tidy(words);
     l->back_off_ms = l->back_off_ms ? l->back_off_ms * 2 : BACK_OFF_MS;
     if (l->back_off_ms > BACK_OFF_MAX_MS)
         l->back_off_ms = BACK_OFF_MAX_MS;
@@ -182,32 +77,22 @@ static void died_at_once(struct local *l, const struct child *c, const char *how
     }
 }
 
-static const char *end_word(enum worker_end how)
-{
-    static const char *const words[] = {
-#define X(name, word, guilt) [WORKER_##name] = word,
-        WORKER_END_MAP(X)
-#undef X
-    };
-    return words[how];
-}
-
 /* The one way in which a child ends. */
 static void reap(struct child *c, int exit_status, int signal, int unknown)
 {
     struct local *l = c->l;
     struct daemon *d = l->d;
-    struct local_death death = {.exit_status = exit_status, .signal = signal, .unknown = unknown, .bye = c->bye, .killed_hung = c->hung};
+    struct process_death death = {.exit_status = exit_status, .signal = signal, .unknown = unknown, .bye = c->bye, .killed_hung = c->hung};
     struct blackbox_record *records = NULL;
     size_t count = 0;
     int incomplete = 0;
     struct err e;
-    uint64_t kills = local_oom_kills();
+    uint64_t kills = process_oom_kills();
     death.oom_risen = kills > l->oom_kills;
     l->oom_kills = kills;
     if (blackbox_read(c->blackbox, &records, &count, &incomplete, &death.cause, &e) != ST_OK)
         log_warn("worker %s: its black box cannot be read: %s", c->name, e.text);
-    enum worker_end how = local_cause(&death);
+    enum worker_end how = process_cause(&death);
     struct sched_suspect *suspects = mem_array(count, sizeof *suspects);
     if (!suspects) {
         err_nomem(&e, "the end of a worker");
@@ -223,7 +108,7 @@ static void reap(struct child *c, int exit_status, int signal, int unknown)
         snprintf(how_words, sizeof how_words, "signal %d", signal);
     else
         snprintf(how_words, sizeof how_words, "exit %d", exit_status);
-    log_info("worker %s: ended (%s): %s, %zu records were in it%s", c->name, how_words, end_word(how), count, incomplete ? " at least" : "");
+    log_info("worker %s: ended (%s): %s, %zu records were in it%s", c->name, how_words, process_end_word(how), count, incomplete ? " at least" : "");
     /* A crash is the core's business: it knows whether a record or the model is to blame. */
     if (clock_ms() - c->started_ms > AT_ONCE_MS)
         l->back_off_ms = 0;

@@ -48,8 +48,6 @@ struct local {
 struct child *local_find(const struct local *l, uint64_t number);
 /* Starts what is missing. */
 void local_fill(struct local *l);
-/* Kills for want of memory so far, of the machine and of our own control group. */
-uint64_t local_oom_kills(void);
 /* No worker can be started at all: jobs wait for it with the reason. */
 void local_hold_all(struct local *l, const char *why);
 /* The process is gone: it is reaped when its last words have been read. */

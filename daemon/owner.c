@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "wire/process.h"
 
 struct owner {
     char *state_dir;
@@ -27,32 +28,10 @@ struct owner {
     _Atomic uint64_t seen_ms; /* when the file was last ours */
 };
 
-/* Starts of processes, in clock ticks since the boot: field 22 of stat, counted behind the name, which may hold anything. */
-int owner_process_start(uint64_t pid, uint64_t *started)
-{
-    char path[64], line[1024];
-    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return -1;
-    size_t n = fread(line, 1, sizeof line - 1, f);
-    fclose(f);
-    line[n] = 0;
-    char *p = strrchr(line, ')');
-    if (!p)
-        return -1;
-    p++;
-    if (p[0] == ' ' && p[1] == 'Z')
-        return -1; /* dead, only not reaped */
-    for (int field = 2; field < 21 && p; field++)
-        p = strchr(p + 1, ' ');
-    return p && sscanf(p, "%" SCNu64, started) == 1 ? 0 : -1;
-}
-
 int owner_alive(const struct owner_record *r)
 {
     uint64_t started;
-    return owner_process_start(r->pid, &started) == 0 && started == r->started;
+    return process_start(r->pid, &started) == 0 && started == r->started;
 }
 
 enum owner_verdict owner_judge(const struct owner_record *theirs, const struct owner_record *self, int (*alive)(const struct owner_record *r))
@@ -82,7 +61,7 @@ enum status owner_self(const char *endpoint, struct owner_record *out, struct er
         snprintf(out->boot, sizeof out->boot, "%.*s", (int)strcspn(boot.data, "\n"), boot.data);
     buf_release(&boot);
     TRY(st);
-    if (owner_process_start(out->pid, &out->started))
+    if (process_start(out->pid, &out->started))
         return err_set(e, ST_ENV, "cannot read '/proc/self/stat': is /proc mounted");
     snprintf(out->endpoint, sizeof out->endpoint, "%s", endpoint);
     return ST_OK;

@@ -27,8 +27,6 @@ enum owner_verdict {
 /* theirs: NULL when there is no file. alive: whether a process of this host with that pid, start and name is there. */
 enum owner_verdict owner_judge(const struct owner_record *theirs, const struct owner_record *self, int (*alive)(const struct owner_record *r));
 int owner_alive(const struct owner_record *r);
-/* When a process began, in clock ticks since the boot. 0, or -1 when there is no such process (or it is only not reaped). */
-int owner_process_start(uint64_t pid, uint64_t *started);
 
 /* Who we are: host, boot, pid, start, a fresh nonce. */
 MUST_USE enum status owner_self(const char *endpoint, struct owner_record *out, struct err *e);

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/ending.h"
 #include "base/layout.h"
 #include "base/provider_id.h"
 #include "base/rows.h"
@@ -34,20 +35,6 @@ struct sched_config {
     uint32_t quarantine_ppm;     /* quarantines beyond this share of records done (and beyond 10) hold the job; 10,000 */
 };
 extern const struct sched_config sched_config_default;
-
-/* How a worker went. Only CRASHED, OOM and HUNG are evidence against records. */
-#define WORKER_END_MAP(X)                                                                                                        \
-    X(DRAINED, "drained", 0)                                                                                                     \
-    X(LOST, "lost", 0)       /* no word, or killed from outside */                                                              \
-    X(PREEMPTED, "preempted", 0)                                                                                                 \
-    X(CRASHED, "crashed", 1)                                                                                                     \
-    X(OOM, "out of memory", 1)                                                                                                   \
-    X(HUNG, "hung", 1)
-enum worker_end {
-#define X(name, word, guilt) WORKER_##name,
-    WORKER_END_MAP(X)
-#undef X
-};
 
 struct sched_held {     /* a lease that a joining worker says it holds */
     uint64_t job, epoch;
