@@ -39,15 +39,20 @@ def test_tuning_is_no_identity(dir):
 
 
 def test_interrupt_and_resume(dir):
-    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 4000, text=lambda i: f"EBB_TEST_SLOW:1 record {i}")
-    base, out = os.path.join(dir, "base"), os.path.join(dir, "out")
+    base, out, gate = os.path.join(dir, "base"), os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 4000, text=lambda i: t.gated(gate, i, 2000))
     env = {"EBB_TEST_HOOK": "1"}
+    t.open_gate(gate)
     t.ebb_run(t.tiny_model(), inp, base, env=env)
-    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.2s", "--lanes", "1"), env={**os.environ, **env}, stdin=subprocess.DEVNULL,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(2)
+    os.unlink(gate)
+    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.2s", "--lanes", "1", "--json"), env={**os.environ, **env},
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    t.wait_progress(p, 0)
     p.send_signal(signal.SIGINT)
-    o, e = p.communicate(timeout=60)
+    e = p.stderr.readline()  # it has understood
+    assert b"draining" in e, e
+    t.open_gate(gate)
+    o, e = p.communicate(timeout=t.PATIENCE)
     assert p.returncode == 130, (p.returncode, o, e)
     assert b"same command" in o + e, (o, e)
     t.wait_for(lambda: not t.processes(out), 10)
@@ -83,7 +88,7 @@ def test_two_runs_of_one_job_at_once(dir):
     both = [subprocess.Popen(t.run_args(t.tiny_model(), inp, out), env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE) for _ in range(2)]
     for p in both:
-        o, e = p.communicate(timeout=120)
+        o, e = p.communicate(timeout=t.PATIENCE)
         assert p.returncode == 0, (p.returncode, o, e)
     t.same_output(base, out)
 
@@ -96,23 +101,26 @@ def test_refused_run_leaves_the_other_alone(dir):
     t.wait_for(lambda: os.path.exists(os.path.join(out, ".ebb", "job")), 20)
     rc, o, e = t.ebb_run(t.tiny_model(), inp, out, "--floats", "base64", want=2)
     assert "output.floats" in e, (o, e)
-    o, e = first.communicate(timeout=60 * t.SLOW)
+    o, e = first.communicate(timeout=t.PATIENCE)
     assert first.returncode == 0 and b"the daemon has gone" not in e, (first.returncode, o, e)
     assert len(t.rows(out)) == 2000
 
 
 def test_damaged_output_is_made_anew_with_force(dir):
     """Somebody shortens a file that is being written: nothing is papered over, and --force begins anew."""
-    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: f"EBB_TEST_SLOW:1 record {i}")
-    base, out = os.path.join(dir, "base"), os.path.join(dir, "out")
+    base, out, gate = os.path.join(dir, "base"), os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: t.gated(gate, i, 2000))
     env = {"EBB_TEST_HOOK": "1"}
+    t.open_gate(gate)
     t.ebb_run(t.tiny_model(), inp, base, env=env)
+    os.unlink(gate)
     args = t.run_args(t.tiny_model(), inp, out, "--commit", "0.1s", "--lease", "0.5s")
     p = subprocess.Popen(args, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     partial = os.path.join(out, "part-00000.jsonl.partial")
     t.wait_for(lambda: os.path.exists(partial) and os.path.getsize(partial) > 1000, 20)
     os.truncate(partial, 500)
-    o, e = p.communicate(timeout=60 * t.SLOW)
+    t.open_gate(gate)
+    o, e = p.communicate(timeout=t.PATIENCE)
     assert p.returncode == 4 and b"500 bytes" in e and b"--force" in e, (p.returncode, o, e)
     rc, o, e = t.run(args, env=env)
     assert rc == 4 and "part-00000.jsonl.partial' has 500 bytes" in e, (rc, o, e)
@@ -123,31 +131,31 @@ def test_damaged_output_is_made_anew_with_force(dir):
 
 def test_input_changed_while_it_runs(dir):
     """A source that changes under a job holds it; nothing wrong is written."""
-    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: f"EBB_TEST_SLOW:2 record {i}")
-    out = os.path.join(dir, "out")
-    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.2s", "--lease", "0.5s", "--lanes", "1"),
+    out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: t.gated(gate, i, 2000))
+    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.2s", "--lease", "0.5s", "--lanes", "1", "--json"),
                          env={**os.environ, "EBB_TEST_HOOK": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(2)
+    t.wait_progress(p, 0)
     with open(inp, "r+") as f:
         f.write('{"id": "changed!')
     os.utime(inp)
-    o, e = p.communicate(timeout=60)
+    t.open_gate(gate)
+    o, e = p.communicate(timeout=t.PATIENCE)
     assert p.returncode == 4 and b"changed" in o + e, (p.returncode, o, e)
     assert not os.path.exists(os.path.join(out, "_SUCCESS"))
 
 
 def test_growth_is_ignored(dir):
     """What is appended to a source while the job runs does not belong to it."""
-    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 600, text=lambda i: f"EBB_TEST_SLOW:2 record {i}")
-    out = os.path.join(dir, "out")
-    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.1s", "--lease", "0.3s", "--lanes", "1"),
+    out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 600, text=lambda i: t.gated(gate, i, 400))
+    p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--commit", "0.1s", "--lease", "0.3s", "--lanes", "1", "--json"),
                          env={**os.environ, "EBB_TEST_HOOK": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    t.wait_for(lambda: any(n == "ebb-worker" for _, n in t.processes(out)), 10)
-    time.sleep(0.3)
-    assert p.poll() is None, "the job ended before the source could grow"
+    t.wait_progress(p, 0)
     with open(inp, "a") as f:
         f.write('{"id": "late", "text": "appended while the job runs"}\n' * 5)
-    o, e = p.communicate(timeout=60)
+    t.open_gate(gate)
+    o, e = p.communicate(timeout=t.PATIENCE)
     assert p.returncode == 0, (p.returncode, o, e)
     assert [r["id"] for r in t.rows(out)] == [f"r{i}" for i in range(600)]
 

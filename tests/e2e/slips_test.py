@@ -70,17 +70,21 @@ def test_drain_names_whom(dir):
 
 def test_source_that_goes_away(dir):
     """A folder that is unmounted, say: the job is held, says which source, and goes on when it is back. Not one record is an error."""
-    folder, out = os.path.join(dir, "in"), os.path.join(dir, "out")
+    folder, out, gate = os.path.join(dir, "in"), os.path.join(dir, "out"), os.path.join(dir, "gate")
     os.mkdir(folder)
-    files = [t.write_jsonl(os.path.join(folder, f"{k}.jsonl"), 3000, seed=k) for k in range(6)]
-    calm = os.path.join(dir, "calm")
-    t.ebb_run(t.tiny_model(), folder, calm)
-    p = t.Pool(dir)
+    files = [t.write_jsonl(os.path.join(folder, f"{k}.jsonl"), 3000, seed=k, text=lambda i, k=k: t.gated(gate, i, 3000) if k < 5 else t.gated(gate, i, 1000))
+             for k in range(6)]
+    calm, hook = os.path.join(dir, "calm"), {"EBB_TEST_HOOK": "1"}
+    t.open_gate(gate)
+    t.ebb_run(t.tiny_model(), folder, calm, env=hook)
+    os.unlink(gate)
+    p = t.Pool(dir, env=hook)
     try:
         job = ("--model", t.tiny_model(), "--input", folder, "--output", out, "--lease", "0.2s", "--commit", "0.1s")
         p.ebb("submit", *job)
-        t.wait_for(lambda: p.job(1)["records_done"], 60, 0.005)
+        t.wait_for(lambda: p.job(1)["records_done"], 60)
         os.rename(folder, folder + ".away")
+        t.open_gate(gate)
         p.wait_state(1, "held")
         why = p.ebb("why", "1")[1]
         assert "a source is gone: bring it back as it was, then resume" in why and folder in why and "ebb resume 1" in why, why
@@ -93,9 +97,11 @@ def test_source_that_goes_away(dir):
         t.same_output(calm, out)
         # one file of many, under a job typed by hand: the same
         shutil.rmtree(out)
+        os.unlink(gate)
         p.ebb("submit", *job)
-        t.wait_for(lambda: p.job(2)["records_done"], 60, 0.005)
+        t.wait_for(lambda: p.job(2)["records_done"], 60)
         os.rename(files[5], files[5] + ".away")
+        t.open_gate(gate)
         p.wait_state(2, "held")
         assert "5.jsonl" in p.ebb("why", "2")[1]
         os.rename(files[5] + ".away", files[5])

@@ -8,7 +8,6 @@ import shutil
 import struct
 import signal
 import subprocess
-import time
 
 import ebbtest as t
 
@@ -92,17 +91,19 @@ def test_wanted_workers_are_those_that_can_come(dir):
 
 def test_progress_as_json_has_one_shape(dir):
     """The daemon is killed meanwhile: what the client says stays as it was."""
-    inp = t.write_jsonl(os.path.join(dir, "a.jsonl"), 3000, text=lambda i: f"EBB_TEST_SLOW:2 record {i}")
-    out = os.path.join(dir, "out")
+    out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "a.jsonl"), 3000, text=lambda i: t.gated(gate, i, 2000))
     p = subprocess.Popen(t.run_args(t.tiny_model(), inp, out, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                          env=dict(os.environ, EBB_TEST_HOOK="1"))
     owner = os.path.join(t.work_dir(out), "state", "owner")
-    t.wait_for(lambda: os.path.exists(owner), 30)
-    time.sleep(2)
+    said = t.wait_progress(p, 0)
     os.kill(json.load(open(owner))["pid"], signal.SIGKILL)
-    text, errors = p.communicate(timeout=120)
+    while len(said) < 5:
+        said.append(json.loads(p.stdout.readline()))
+    t.open_gate(gate)
+    text, errors = p.communicate(timeout=t.PATIENCE)
     assert p.returncode == 0, errors
-    said = [json.loads(line) for line in text.splitlines()]
+    said += [json.loads(line) for line in text.splitlines()]
     assert said[-1]["event"] == "done" and said[-1]["records_done"] == 3000
     shapes = {tuple(sorted(s)) for s in said[:-1]}
     assert len(shapes) == 1 and len(said) > 4, shapes

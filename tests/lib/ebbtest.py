@@ -26,6 +26,7 @@ SOAK = bool(os.environ.get("EBB_SOAK"))
 SANITIZE = os.environ.get("SANITIZE")
 os.environ.setdefault("EBB_PACK_CACHE", os.path.join(BUILD, "tests", "packs"))  # not in the user's own
 SLOW = 5 if SANITIZE else 1  # instrumented programs take longer
+PATIENCE = 180 * SLOW  # what has not happened by then never does: no limit is shorter, for a slow machine is no defect
 
 _models = {}
 
@@ -34,27 +35,30 @@ class Skip(Exception):
     pass
 
 
+def make_model(name, *args):
+    """The folder of a model that mkmodel makes; it appears whole, and anew when mkmodel was built anew."""
+    path, maker = os.path.join(BUILD, "tests", "models", name), os.path.join(BUILD, "tests/mkmodel")
+    if not os.path.exists(path) or os.stat(path).st_mtime < os.stat(maker).st_mtime:
+        made = f"{path}.{os.getpid()}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        subprocess.run([maker, made, *args], check=True, stdout=subprocess.DEVNULL)
+        shutil.rmtree(path, ignore_errors=True)
+        os.rename(made, path)
+    return path
+
+
 def tiny_model(seed=1, hidden=32, layers=2):
     """A random sentence encoder that runs in microseconds; made once for each kind."""
     key = (seed, hidden, layers)
     if key not in _models:
-        path = os.path.join(BUILD, "tests", "models", f"tiny-{seed}-{hidden}-{layers}")
-        if not os.path.exists(os.path.join(path, "config.json")):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            subprocess.run([os.path.join(BUILD, "tests/mkmodel"), path, str(seed), str(hidden), str(layers)], check=True,
-                           stdout=subprocess.DEVNULL)
-        _models[key] = path
+        _models[key] = make_model(f"tiny-{seed}-{hidden}-{layers}", str(seed), str(hidden), str(layers))
     return _models[key]
 
 
 def tiny_kind(*args):
     """A tiny random model of another kind: "family=roberta", "head=classify" (tests/lib/tinymodel.h)."""
     if args not in _models:
-        path = os.path.join(BUILD, "tests", "models", "-".join(a.replace("=", "_") for a in args))
-        if not os.path.exists(os.path.join(path, "config.json")):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            subprocess.run([os.path.join(BUILD, "tests/mkmodel"), path, *args], check=True, stdout=subprocess.DEVNULL)
-        _models[args] = path
+        _models[args] = make_model("-".join(a.replace("=", "_") for a in args), *args)
     return _models[args]
 
 
@@ -73,7 +77,7 @@ def write_jsonl(path, count, seed=1, text=None, words=12):
 
 def run(args, env=None, timeout=120, stdin=None, cwd=None):
     """Runs a program to its end; returns (exit code, stdout, stderr)."""
-    p = subprocess.run(args, env={**os.environ, **(env or {})}, timeout=timeout * SLOW, stdin=stdin or subprocess.DEVNULL, cwd=cwd,
+    p = subprocess.run(args, env={**os.environ, **(env or {})}, timeout=max(timeout * SLOW, PATIENCE), stdin=stdin or subprocess.DEVNULL, cwd=cwd,
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
 
@@ -188,15 +192,38 @@ def kill_all(mark):
 
 
 def wait_for(what, seconds, poll=0.02):
-    """Waits until what() is true; returns its value."""
-    end = time.monotonic() + seconds * SLOW
+    """Waits until what() is true; returns its value. Polls: what lasts for a moment only may be missed."""
+    seconds = max(seconds * SLOW, PATIENCE)
+    end = time.monotonic() + seconds
     while True:
         value = what()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds * SLOW} s in vain")
+            raise AssertionError(f"waited {seconds} s in vain")
         time.sleep(poll)
+
+
+def gated(gate, i, free):
+    """Text of record i of an input whose first `free` records pass; those behind wait until open_gate(gate). So a job is neither over too soon nor
+    does it depend on how fast anything is. Workers need EBB_TEST_HOOK=1."""
+    return f"record {i}" if i < free else f"EBB_TEST_GATE:{gate} record {i}"
+
+
+def open_gate(gate):
+    with open(gate, "w"):
+        pass
+
+
+def wait_progress(p, records):
+    """Reads what `ebb run --json` says on its piped standard output until more than so many records are done; the lines so far."""
+    said = []
+    while not said or said[-1].get("records_done", 0) <= records:
+        line = p.stdout.readline()
+        if not line:
+            raise AssertionError(f"ebb run ended with {p.wait()} after {said[-1:]}: {p.stderr.read() if p.stderr else ''}")
+        said.append(json.loads(line))
+    return said
 
 
 class Pool:
@@ -240,7 +267,7 @@ class Pool:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(30 * SLOW)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.kill()
         kill_all(self.runtime)
