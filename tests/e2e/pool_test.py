@@ -95,9 +95,9 @@ def test_pause_resume_cancel_rm(dir):
 def test_priority_goes_first(dir):
     @with_pool
     def body(dir, pool):
-        """As soon as their leases are done all workers are the important job's, though the other has much to do; by shares each would have one."""
+        """As soon as their leases are done all workers are the important job's, though the other has much to do and by far the larger share."""
         gate = os.path.join(dir, "gate")
-        low = submit(pool, spec(dir, "low", slow(dir, "a.jsonl", 20000, 1), os.path.join(dir, "oa"), "tuning: { lease: 0.5s }\n"))
+        low = submit(pool, spec(dir, "low", slow(dir, "a.jsonl", 20000, 1), os.path.join(dir, "oa"), "weight: 1000\ntuning: { lease: 0.5s }\n"))
         t.wait_for(lambda: pool.job(low)["records_done"] > 20, 30)
         inp = t.write_jsonl(os.path.join(dir, "b.jsonl"), 5000, text=lambda i: t.gated(gate, i, 0))
         high = submit(pool, spec(dir, "high", inp, os.path.join(dir, "ob"), "priority: 5\ntuning: { lease: 0.5s }\n"))
