@@ -49,6 +49,8 @@ struct daemon {
     struct jobs *jobs;
     struct publish *publish;
     struct local *local;
+    struct slurm *slurm;
+    struct kubernetes *kubernetes;
     struct owner *owner;
     struct guard *guard;
     struct sweep *sweep;

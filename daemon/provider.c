@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 
-static const struct provider *const all[] = {&provider_local};
+static const struct provider *const all[] = {&provider_local, &provider_slurm, &provider_kubernetes};
 #define COUNT (sizeof all / sizeof *all)
 
 static const struct provider *owner_of(const struct daemon *d, uint64_t worker)

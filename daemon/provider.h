@@ -56,6 +56,6 @@ void provider_stay(struct daemon *d, int stay);
 void provider_stop(struct daemon *d, int now);
 size_t provider_left(const struct daemon *d);
 
-extern const struct provider provider_local;
+extern const struct provider provider_local, provider_slurm, provider_kubernetes;
 
 #endif

@@ -35,7 +35,6 @@
 #define ORPHAN_MS 15000       /* the same when the parent is gone too */
 #define SILENCE_MS 120000     /* connected, asked, and no answer */
 #define STALL_MS 5000         /* we were not run ourselves for so long: what was silent meanwhile is no evidence */
-#define SIGNAL_GRACE_MS 20000
 #define MOST_LEASES 64
 #define MESSAGES_A_TURN 64
 #define NUMERICS "ebb1-x86-f32" /* what would be loaded, as long as nothing is */
@@ -385,11 +384,15 @@ static void take_signals(struct link *l, uint64_t now_ms)
 {
     unsigned char number;
     while (read(l->o->signal_fd, &number, 1) == 1) {
+        if (number == SIGUSR1) { /* a notice, which SIGTERM follows; told twice by that it would leave at once */
+            drain(l, l->o->grace_ms, "SIGUSR1, a notice", now_ms);
+            continue;
+        }
         if (++l->signals > 1) {
             log_warn("told twice to leave: leaving at once; what is not committed is done again");
             _exit(0);
         }
-        drain(l, SIGNAL_GRACE_MS, number == SIGTERM ? "SIGTERM" : "SIGINT", now_ms);
+        drain(l, l->o->grace_ms, number == SIGTERM ? "SIGTERM" : "SIGINT", now_ms);
     }
 }
 

@@ -8,6 +8,8 @@
 #include "wire/keys.h"
 #include "workers/pipeline/pipeline.h"
 
+#define LINK_GRACE_MS 20000  /* from a signal to the end, unless told otherwise */
+
 struct link_opts {
     const char *endpoint, *name, *program;
     const struct keys *keys;  /* for tcp; NULL: ipc */
@@ -16,7 +18,8 @@ struct link_opts {
     uint64_t memory_bytes;
     uint32_t provider;        /* enum provider_id: who started it */
     int wake_fd;              /* the pipeline's */
-    int signal_fd;            /* SIGTERM and SIGINT arrive here, a byte each */
+    uint64_t grace_ms;        /* from a signal to the end */
+    int signal_fd;            /* SIGTERM, SIGINT and SIGUSR1 arrive here, a byte each */
 };
 
 /* Talks to the daemon until there is no more to say. Returns the program's exit code: 0 drained, 1 the daemon is gone or too old, 2 it

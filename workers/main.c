@@ -109,6 +109,7 @@ static int signals_as_file(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     return fds[0];
 }
@@ -119,6 +120,7 @@ int main(int argc, char **argv)
     char *pack_dir = NULL;
     uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0;
     uint32_t provider = PROVIDER_NONE;
+    uint64_t grace = LINK_GRACE_MS;
     int verbose = 0, version = 0;
     const struct opt opts[] = {
         {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers: ipc:///run/ebb/workers, or tcp://HOST:5570 with a key"},
@@ -134,14 +136,15 @@ int main(int argc, char **argv)
         {.name = "pack-cache", .type = OPT_TEXT, .value = &pack, .arg = "DIR|off",
          .help = "where packed weights are kept and shared with other workers (default: $EBB_PACK_CACHE, $XDG_CACHE_HOME/ebb or ~/.cache/ebb)"},
         {.name = "pack-cache-size", .type = OPT_SIZE, .value = &pack_bytes, .arg = "SIZE", .help = "most of them; the longest unused go first (default: 20GiB)"},
+        {.name = "grace", .type = OPT_DURATION, .value = &grace, .arg = "TIME", .help = "how long SIGTERM or SIGUSR1 leaves it to commit what it has (default: 20s)"},
         {.name = "verbose", .letter = 'v', .type = OPT_FLAG, .value = &verbose, .help = "say more"},
         {.name = "version", .type = OPT_FLAG, .value = &version, .help = "print the version and leave"},
     };
     const struct opt_command command = {
         .name = "ebb-worker",
         .summary = "run records through a model for ebbd",
-        .details = "Started by ebbd, ebb-agent or a batch system. SIGTERM lets it commit what it has and leave; a second one, or any other death, loses "
-                   "at most what was not committed yet, which others do again.\n\n"
+        .details = "Started by ebbd, ebb-agent or a batch system. SIGTERM lets it commit what it has and leave within its grace, and so does SIGUSR1, a batch "
+                   "system's notice; a second SIGTERM, or any other death, loses at most what was not committed yet, which others do again.\n\n"
                    "Exit codes: 0 left as told; 1 the daemon is gone, or the environment failed; 2 the command is wrong, or the daemon refused it; "
                    "77 memory was out.",
         .opts = opts,
@@ -208,6 +211,7 @@ int main(int argc, char **argv)
         .lanes = (uint32_t)lanes,
         .memory_bytes = memory,
         .provider = provider,
+        .grace_ms = grace,
         .wake_fd = wake_fd,
         .signal_fd = signal_fd,
     };

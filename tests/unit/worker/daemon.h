@@ -116,8 +116,9 @@ static void daemon_start(struct daemon *d, const char *lanes, const char *const 
             _exit(99);
         char number[32];
         snprintf(number, sizeof number, "%" PRIu64, NUMBER);
+        const char *grace = getenv("TEST_GRACE"); /* of this process alone: see env */
         execl(worker_path(), "ebb-worker", "--connect", d->endpoint, "--name", "t/1", "--number", number, "--blackbox", d->box, "--lanes", lanes,
-              (char *)NULL);
+              "--grace", grace ? grace : "20s", (char *)NULL);
         _exit(98);
     }
     d->alive = 1;

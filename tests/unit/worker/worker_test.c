@@ -603,6 +603,39 @@ static void told_twice_it_leaves_at_once(void **state)
     assert_int_equal(d->byes, 0);
 }
 
+/* A batch system's notice, and its SIGTERM right behind: still a drain in peace, not a hurry. */
+static void a_notice_is_no_second_word(void **state)
+{
+    struct daemon *d = *state;
+    begin(d, "1");
+    say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
+    HEAR_UNTIL(d, d->got_count);
+    kill(d->pid, SIGUSR1);
+    kill(d->pid, SIGTERM);
+    HEAR_UNTIL(d, d->byes);
+    assert_int_equal(daemon_reap(d), 0);
+    assert_true(d->byes == 1);
+}
+
+/* The daemon does not answer: when the grace is over it goes all the same, and says so. What it committed is named, whoever hears it. */
+static void its_grace_has_an_end(void **state)
+{
+    static const char *const env[] = {"TEST_GRACE=300ms", NULL};
+    struct daemon *d = *state;
+    daemon_start(d, "1", env);
+    HEAR_UNTIL(d, d->hellos);
+    say_job(d, JOB);
+    d->ack = 0;
+    say_lease(d, JOB, EPOCH(5, 1), all_of(d), 0);
+    HEAR_UNTIL(d, d->got_count);
+    uint64_t began = clock_ms();
+    kill(d->pid, SIGTERM);
+    HEAR_UNTIL(d, d->byes);
+    uint64_t took = clock_ms() - began;
+    assert_int_equal(daemon_reap(d), 0);
+    assert_true(took >= 300 && took < 20000); /* which is the default */
+}
+
 int main(void)
 {
     setenv("EBB_PACK_CACHE", "off", 1); /* not in the user's own; packfile_test looks at it */
@@ -627,6 +660,8 @@ int main(void)
         T(a_job_that_began_in_other_numerics_is_refused),
         T(a_job_that_began_in_these_numerics_goes_on),
         T(told_twice_it_leaves_at_once),
+        T(a_notice_is_no_second_word),
+        T(its_grace_has_an_end),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     mem_free(rows_wanted);
