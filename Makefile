@@ -43,7 +43,7 @@ LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
 SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
-            base/fault.c base/path.c base/sight.c base/host.c base/layout.c base/provider_id.c
+            base/fault.c base/path.c base/sight.c base/host.c base/layout.c base/provider_id.c base/when.c
 SRC_wire := wire/wire.c wire/keys.c wire/sock.c wire/blackbox.c wire/process.c wire/settings.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \

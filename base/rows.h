@@ -37,6 +37,8 @@ struct job_params {
     uint64_t max_errors;        /* UINT64_MAX: no limit */
     uint32_t max_errors_ppm;    /* share of records in parts per million; UINT32_MAX: no limit */
     uint32_t max_attempts;      /* of a span given back for a passing reason, before its records become errors */
+    uint32_t guaranteed_ppm;    /* share of its workers that nobody may take away, where there are such; in parts per million */
+    int64_t deadline_ms;        /* wall clock; 0: none */
 };
 
 /* Counters of a job; each commit changes them in the same batch as its extents. */

@@ -68,7 +68,8 @@ static const struct opt_command like = {
                "  model: models/all-MiniLM-L6-v2\n"
                "  input: { glob: reviews/*.jsonl.gz, field: text, id: review_id, keep: [stars] }\n"
                "  output: { dir: out, format: jsonl }\n"
-               "  workers: { min: 0, max: 40 }\n"
+               "  workers: { min: 0, max: 40, preemptible: 90% }\n"
+               "  deadline: 07:00\n"
                "  max_errors: 1%\n"
                "\n"
                "Submitting the same job again is no new job; one that differs but has the same output is refused, and told what differs.",

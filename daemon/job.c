@@ -218,6 +218,7 @@ static enum status restore_job(struct restore *r, const struct job_row *row, str
     struct sched_event ev = {.kind = SCHED_JOB_RESTORED, .job = j->id};
     ev.u.job.row = row;
     ev.u.job.layout = &layout;
+    ev.u.job.wall_ms = clock_wall_ms();
     if (st == ST_OK)
         st = loop_step(d, &ev, e);
     r->job = row->id;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "base/when.h"
 #include "daemon/api.h"
 #include "daemon/apply.h"
 #include "daemon/guard.h"
@@ -249,10 +250,14 @@ static void claim_done(uv_work_t *work, int status)
                                      .max_workers = (uint32_t)s->workers_max,
                                      .max_errors = s->max_errors.count,
                                      .max_errors_ppm = s->max_errors.ppm,
-                                     .max_attempts = MAX_ATTEMPTS};
+                                     .max_attempts = MAX_ATTEMPTS,
+                                     .guaranteed_ppm = s->workers_preemptible.ppm == UINT32_MAX ? 0 : 1000000 - s->workers_preemptible.ppm};
+    if (s->deadline && when_parse(s->deadline, row.submitted_ms, &row.params.deadline_ms))
+        row.params.deadline_ms = 0; /* checked before */
     struct sched_event ev = {.kind = SCHED_JOB_SUBMITTED, .job = j->id};
     ev.u.job.row = &row;
     ev.u.job.layout = &layout;
+    ev.u.job.wall_ms = row.submitted_ms;
     x->st = loop_step(d, &ev, &x->e);
     layout_release(&layout);
     if (x->st != ST_OK) {

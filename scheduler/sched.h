@@ -96,6 +96,7 @@ struct sched_event {
         struct {                   /* JOB_RESTORED, JOB_SUBMITTED */
             const struct job_row *row;       /* SUBMITTED: id, params, submitted_ms, attempt are read; state PAUSED is honoured */
             const struct layout *layout;     /* copied */
+            int64_t wall_ms;                 /* what a deadline is measured against, once */
         } job;
         const struct span_row *span;         /* SPAN_RESTORED */
         struct {

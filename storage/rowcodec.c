@@ -12,6 +12,7 @@ struct codec {
     struct buf out;
     struct cursor *in;
     int failed; /* reading: a value out of range; writing: memory is out */
+    uint8_t version;
 };
 
 static void field_u64(struct codec *c, uint64_t *v)
@@ -119,6 +120,13 @@ void rowcodec_job(struct codec *c, void *row)
     field_i64(c, &r->submitted_ms);
     field_i64(c, &r->finished_ms);
     field_text(c, r->reason, sizeof r->reason);
+    if (c->version < 2) {
+        p->guaranteed_ppm = 0;
+        p->deadline_ms = 0;
+        return;
+    }
+    field_u32(c, &p->guaranteed_ppm);
+    field_i64(c, &p->deadline_ms);
 }
 
 void rowcodec_span(struct codec *c, void *row)
@@ -167,6 +175,11 @@ void rowcodec_number(struct codec *c, void *row)
     field_u64(c, row);
 }
 
+static uint8_t newest(rowcodec_fn *fields)
+{
+    return fields == rowcodec_job ? ROW_VERSION_JOB : ROW_VERSION;
+}
+
 void rowcodec_put(struct store_batch *b, enum store_cf cf, const struct key *k, rowcodec_fn *fields, const void *row, size_t size)
 {
     union { /* fields may write what they read back: a copy, since the caller's row is const */
@@ -178,8 +191,8 @@ void rowcodec_put(struct store_batch *b, enum store_cf cf, const struct key *k, 
     } copy;
     BUG_IF(size > sizeof copy, "a row of %zu bytes", size);
     memcpy(&copy, row, size);
-    struct codec c = {.failed = 0};
-    if (buf_char(&c.out, ROW_VERSION))
+    struct codec c = {.version = newest(fields)};
+    if (buf_char(&c.out, (char)c.version))
         c.failed = 1;
     fields(&c, &copy);
     if (c.failed)
@@ -197,28 +210,36 @@ enum status rowcodec_corrupt(struct err *e, enum store_cf cf, const void *key, s
     return err_set(e, ST_CORRUPT, "damaged row in '%s', key %s: %s", store_cf_name(cf), hex, what);
 }
 
-/* Reads the version; the payload is what *in has left. */
-enum status rowcodec_open(struct cursor *in, enum store_cf cf, const void *key, size_t key_len, const void *value, size_t value_len,
-                              struct err *e)
+/* Reads the version, at most `most`; the payload is what *in has left. */
+static enum status open_up_to(uint8_t most, uint8_t *out, struct cursor *in, enum store_cf cf, const void *key, size_t key_len, const void *value,
+                              size_t value_len, struct err *e)
 {
     *in = cursor_make(value, value_len);
     uint8_t version = cursor_u8(in);
     if (in->bad)
         return rowcodec_corrupt(e, cf, key, key_len, "empty");
-    if (version != ROW_VERSION) {
+    if (!version || version > most) {
         char what[80];
-        snprintf(what, sizeof what, "version %u, and this program knows version %d", version, ROW_VERSION);
+        snprintf(what, sizeof what, "version %u, and this program knows version %u", version, most);
         return rowcodec_corrupt(e, cf, key, key_len, what);
     }
+    *out = version;
     return ST_OK;
+}
+
+enum status rowcodec_open(struct cursor *in, enum store_cf cf, const void *key, size_t key_len, const void *value, size_t value_len,
+                              struct err *e)
+{
+    uint8_t version;
+    return open_up_to(ROW_VERSION, &version, in, cf, key, key_len, value, value_len, e);
 }
 
 enum status rowcodec_get(enum store_cf cf, const void *key, size_t key_len, const void *value, size_t value_len, rowcodec_fn *fields,
                            void *row, struct err *e)
 {
     struct cursor in;
-    TRY(rowcodec_open(&in, cf, key, key_len, value, value_len, e));
     struct codec c = {.in = &in};
+    TRY(open_up_to(newest(fields), &c.version, &in, cf, key, key_len, value, value_len, e));
     fields(&c, row);
     if (in.bad)
         return rowcodec_corrupt(e, cf, key, key_len, "it ends too early");

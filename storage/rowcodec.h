@@ -7,7 +7,8 @@
 #include "storage/rows.h"
 #include "storage/store.h"
 
-#define ROW_VERSION 1
+#define ROW_VERSION 1     /* of most rows */
+#define ROW_VERSION_JOB 2 /* 2: guaranteed share and deadline */
 
 struct event_row {
     int64_t wall_ms;

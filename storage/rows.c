@@ -234,6 +234,11 @@ enum status rows_get_dataset(struct store *s, uint64_t job, struct dataset *out,
     store_iter_close(scan.it);
     if (st == ST_END)
         st = n ? dataset_finish(&d, e) : err_set(e, ST_NOT_FOUND, "job %llu has no sources", (unsigned long long)job);
+    if (st == ST_CORRUPT && n && e && strncmp(e->text, "damaged row", 11)) { /* its last chunk is good, and others should follow */
+        struct err why = *e;
+        struct key last = key_source_chunk(job, n - 1);
+        st = rowcodec_corrupt(e, STORE_SOURCES, last.bytes, last.len, why.text);
+    }
     if (st == ST_OK)
         *out = d;
     else

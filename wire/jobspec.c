@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/suggest.h"
 #include "base/units.h"
+#include "base/when.h"
 #include "wire/jobspec_fields.h"
 
 const char *const kind_words[] = {
@@ -189,6 +191,13 @@ static char *kept(enum field f, const char *text, const char *base, int director
 
 enum status field_put_text(struct jobspec *s, enum field f, const char *text, const char *base, int directory, struct err *e)
 {
+    char when[WHEN_MAX];
+    int64_t at;
+    if (f == FIELD_deadline) { /* from here on it means the same on every machine and on every day */
+        if (when_parse(text, clock_wall_ms(), &at))
+            return err_set(e, ST_USER, "--%s (%s) takes %s, not '%.80s'", field_rows[f].flag, field_rows[f].path, WHEN_WORDS, text);
+        text = when_text(when, at);
+    }
     char *value = kept(f, text, base, directory);
     if (!value)
         return err_nomem(e, "a job");
@@ -203,6 +212,7 @@ enum status jobspec_init(struct jobspec *s, struct err *e)
         .max_record_bytes = 16u << 20,
         .part_bytes = 256u << 20,
         .max_errors = {UINT64_MAX, UINT32_MAX},
+        .workers_preemptible = {UINT64_MAX, UINT32_MAX},
         .weight = 100,
         .lease_target = 30000,
         .commit_every = 3000,
@@ -415,6 +425,12 @@ enum status jobspec_check(const struct jobspec *s, struct err *e)
     TRY(check_range(s, FIELD_micro_batch_tokens, 1, 1u << 24, e));
     if (s->priority < INT32_MIN || s->priority > INT32_MAX)
         return err_set(e, ST_USER, "--priority is between %d and %d", INT32_MIN, INT32_MAX);
+    int64_t at;
+    if (s->deadline && when_parse(s->deadline, clock_wall_ms(), &at))
+        return err_set(e, ST_USER, "--%s (%s) takes %s, not '%.80s'", field_rows[FIELD_deadline].flag, field_rows[FIELD_deadline].path, WHEN_WORDS, s->deadline);
+    if (s->workers_preemptible.count != UINT64_MAX)
+        return err_set(e, ST_USER, "--%s (%s) is a share of the workers such as 90%%, not %" PRIu64, field_rows[FIELD_workers_preemptible].flag,
+                       field_rows[FIELD_workers_preemptible].path, s->workers_preemptible.count);
     if (s->workers_max && s->workers_min > s->workers_max)
         return err_set(e, ST_USER, "--min-workers %" PRIu64 " is more than --max-workers %" PRIu64, s->workers_min, s->workers_max);
     return ST_OK;

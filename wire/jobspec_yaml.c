@@ -4,8 +4,10 @@
 #include <yaml.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "base/when.h"
 #include "wire/jobspec.h"
 #include "wire/jobspec_fields.h"
 
@@ -65,6 +67,9 @@ static enum status yaml_text(struct yaml *y, const char *path, enum field f, con
         return err_set(y->e, ST_USER, "%s'%s' has no value", place(y, n, where, sizeof where), path);
     if (memchr(text, 0, n->data.scalar.length))
         return err_set(y->e, ST_USER, "%s'%s' holds a NUL character", place(y, n, where, sizeof where), path);
+    int64_t at;
+    if (f == FIELD_deadline && when_parse(text, clock_wall_ms(), &at))
+        return err_set(y->e, ST_USER, "%s'%s' wants %s, found '%.80s'", place(y, n, where, sizeof where), path, WHEN_WORDS, text);
     return field_put_text(y->s, f, text, y->folder, strcmp(path, "output.dir") == 0, y->e);
 }
 

@@ -112,7 +112,8 @@ static const char full_yaml[] = "name: reviews\n"
                                 "max_errors: 1%\n"
                                 "weight: 200\n"
                                 "priority: -3\n"
-                                "workers: { min: 1, max: 40 }\n"
+                                "workers: { min: 1, max: 40, preemptible: 90% }\n"
+                                "deadline: 2030-01-31T07:00+01:00\n"
                                 "tuning: { lease: 0.2s, commit: 500ms, stall: 1min, micro_batch: 8, micro_batch_tokens: 512 }\n";
 
 static void yaml_flags_and_json_agree(void **state)
@@ -129,7 +130,7 @@ static void yaml_flags_and_json_agree(void **state)
                                       "--field", "body", "--id", "review_id", "--keep", "stars,lang", "--limit", "10", "--format", "jsonl",
                                       "--max-record", "1MiB", "--on-long", "error", "--output", "out", "--output-format", "jsonl", "--floats",
                                       "base64", "--part-bytes", "64MB", "--max-errors", "1%", "--weight", "200", "--priority", "-3",
-                                      "--min-workers", "1", "--max-workers", "40", "--lease", "0.2s", "--commit", "500ms", "--stall", "1min",
+                                      "--min-workers", "1", "--max-workers", "40", "--preemptible", "90%", "--deadline", "2030-01-31T06:00Z", "--lease", "0.2s", "--commit", "500ms", "--stall", "1min",
                                       "--micro-batch", "8", "--micro-batch-tokens", "512"),
                                 &e),
                      ST_OK);
@@ -146,6 +147,8 @@ static void yaml_flags_and_json_agree(void **state)
     assert_int_equal(j.inputs.count, 2);
     assert_string_equal(j.inputs.items[1], path);
     assert_int_equal(j.max_errors.ppm, 10000);
+    assert_int_equal(j.workers_preemptible.ppm, 900000);
+    assert_string_equal(j.deadline, "2030-01-31T06:00:00Z"); /* the same everywhere */
     assert_int_equal(j.priority, -3);
     assert_int_equal(j.lease_target, 200);
     assert_int_equal(j.part_bytes, 64000000);
@@ -225,6 +228,8 @@ static void yaml_mistakes(void **state)
     yaml_says("tuning: {lease: soon}\n", "job.yaml:1: 'tuning.lease' wants a duration such as 30s or 5min, found 'soon'");
     yaml_says("max_errors: 101%\n", "job.yaml:1: 'max_errors' wants a number or a share such as 1%, found '101%'");
     yaml_says("max_errors: -1\n", "job.yaml:1: 'max_errors' wants a number or a share such as 1%, found '-1'");
+    yaml_says("model: m\ndeadline: tonight\n",
+              "job.yaml:2: 'deadline' wants a time such as 07:00, 2030-01-31 07:00, 2030-01-31T06:00:00Z or +3h, found 'tonight'");
     yaml_says("workers: 3\n", "job.yaml:1: 'workers' wants a mapping, found '3'");
     yaml_says("workers: {min: {a: 1}}\n", "job.yaml:1: 'workers.min' wants a whole number, found a mapping");
     yaml_says("model:\n", "job.yaml:1: 'model' has no value");
@@ -355,6 +360,9 @@ static void words_and_ranges(void **state)
     check_says("weight: 1001", "--weight (weight) is between 1 and 1000, not 1001");
     check_says("tuning: {lease: 1ms}", "--lease (tuning.lease) is between 10 ms and 86400 s, not 1 ms");
     check_says("workers: {min: 3, max: 2}", "--min-workers 3 is more than --max-workers 2");
+    check_says("workers: {preemptible: 0%}", NULL);
+    check_says("workers: {preemptible: 5}", "--preemptible (workers.preemptible) is a share of the workers such as 90%, not 5");
+    check_says("deadline: 07:00", NULL);
     check_says("tuning: {micro_batch: 0}", "--micro-batch (tuning.micro_batch) is between 1 and 65536, not 0");
     check_says("priority: 3000000000", "--priority is between -2147483648 and 2147483647");
     check_says("name: \"a\\nb\"", "the job's name holds a control character");
