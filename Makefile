@@ -105,7 +105,8 @@ ISAS       := avx512bf16 avx512vnni avx512 avx2vnni avx2 generic
 # those that need no more than these three
 SRC_isa_few := workers/engine/cpu/conv.c workers/engine/cpu/conv_int.c
 ISAS_few    := avx512 avx2 generic
-SRC_worker := workers/link.c workers/outbox.c workers/service.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
+SRC_worker := workers/link.c workers/outbox.c workers/remote/remote.c workers/remote/roots.c workers/remote/stream.c workers/remote/upload.c \
+              workers/remote/taker.c workers/remote/model.c workers/remote/giver.c workers/service.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
               workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
 SRC_agent  := workers/agent/calendar.c workers/agent/policy.c workers/agent/people.c workers/agent/watch.c workers/agent/cgroup.c workers/agent/guests.c \

@@ -1,10 +1,14 @@
 #include "base/sight.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/fault.h"
 
 #define MOST_GROUPS 256
 
@@ -39,6 +43,8 @@ int sight_of_this(uint8_t out[SIGHT_BYTES])
     char boot[64];
     gid_t groups[MOST_GROUPS];
     memset(out, 0, SIGHT_BYTES);
+    if (fault_point("sight"))
+        return 0;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, boot, sizeof boot);
     if (fd >= 0)
@@ -46,6 +52,14 @@ int sight_of_this(uint8_t out[SIGHT_BYTES])
     int count = getgroups(MOST_GROUPS, groups);
     if (n <= 0 || count < 0 || !add_file(&s, "/proc/self/ns/mnt") || !add_file(&s, "/"))
         return 0;
+    /* root without these sees as others do */
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3];
+    memset(caps, 0, sizeof caps);
+    if (syscall(SYS_capget, &head, caps))
+        return 0;
+    uint32_t overrides = caps[0].effective & (1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
+    add(&s, &overrides, sizeof overrides);
     add(&s, boot, (size_t)n);
     uid_t uid = geteuid();
     gid_t gid = getegid();

@@ -380,8 +380,11 @@ static void note(struct hand *h, struct task *t)
     struct model *m = find(h, have->digest.data);
     Ebb__ModelNoted noted = EBB__MODEL_NOTED__INIT;
     noted.id = have->id;
-    if (m)
+    if (m) {
         note_holder(m, have);
+        noted.pass.data = m->pass;
+        noted.pass.len = sizeof m->pass;
+    }
     relay_answer(t, EBB__ENVELOPE__BODY_MODEL_NOTED, &noted);
 }
 

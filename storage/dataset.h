@@ -38,6 +38,7 @@ struct source {
 
     const struct source_via *via; /* NULL: a file under that path; else see source.h. Not owned */
     uint64_t job, index;          /* for `via`: the job, the source's index in its dataset */
+    uint64_t until;               /* for `via`: a reader will hardly go beyond this offset; 0: not known */
 };
 
 struct dataset_spec {

@@ -99,7 +99,8 @@ enum status sock_bind(struct sock *s, const char *endpoint, const struct keys *k
     tune(s, endpoint);
     if (keys) {
         set(s, ZMQ_CURVE_SERVER, 1);
-        if (zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, keys->secret_key, KEYS_Z85 + 1) || zmq_setsockopt(s->zmq, ZMQ_ZAP_DOMAIN, domain, strlen(domain)))
+        if (zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, keys->secret_key, KEYS_Z85 + 1) ||
+            (*domain && zmq_setsockopt(s->zmq, ZMQ_ZAP_DOMAIN, domain, strlen(domain))))
             return err_set(e, ST_ENV, "cannot use the daemon's keys: %s", zmq_strerror(errno));
     } else {
         plain(s);

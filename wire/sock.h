@@ -36,7 +36,7 @@ MUST_USE enum status sock_router(void *context, const char *endpoint, const stru
 /* One that listens nowhere yet, for large messages: of each peer no more than `few` wait to be read, the rest stays with the peer; none is longer than
    `longest`. */
 MUST_USE enum status sock_router_few(void *context, int few, size_t longest, struct sock **out, struct err *e);
-/* Listens at one more endpoint. */
+/* Listens at one more endpoint. domain "": whoever knows the public key gets in (a socket of its own, in a context without a handler). */
 MUST_USE enum status sock_bind(struct sock *s, const char *endpoint, const struct keys *keys, const char *domain, struct err *e);
 /* identity: how the ROUTER knows us, 1..32 bytes (a worker: its 8-byte number); NULL: ZeroMQ draws one. Reconnects by itself for ever, except
    after its key was refused: then never again. */

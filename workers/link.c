@@ -26,6 +26,7 @@
 #include "wire/sock.h"
 #include "wire/wire.h"
 #include "workers/outbox.h"
+#include "workers/remote/remote.h"
 #include "workers/service.h"
 
 #define LANES_MS 1500 /* a drain lets the lanes go on for so long, then commits and gives the rest back: who waits sees it end soon */
@@ -224,6 +225,8 @@ static void on_welcome(struct link *l, const Ebb__Welcome *m, uint64_t now_ms)
         return;
     }
     l->asked = 0;
+    if (l->o->remote)
+        remote_welcome(l->o->remote, m->relay, m->sight.data, m->sight.len, m->generation);
     if (!l->welcomed)
         log_info("welcomed by %s, generation %u", m->program, m->generation);
     l->welcomed = 1;
@@ -505,7 +508,9 @@ int link_run(const struct link_opts *o, struct pipeline *p)
     struct link l = {.o = o, .p = p, .parent = getppid(), .lost_ms = clock_ms(), .word_ms = clock_ms(), .turn_ms = clock_ms(), .beat_ms = 1000};
     struct err e;
     outbox_init(&l.outbox);
-    if (gethostname(l.host, sizeof l.host - 1))
+    if (o->host)
+        snprintf(l.host, sizeof l.host, "%s", o->host);
+    else if (gethostname(l.host, sizeof l.host - 1))
         snprintf(l.host, sizeof l.host, "unknown");
     if (connect_link(&l, &e) == ST_OK) {
         say_hello(&l, clock_ms());

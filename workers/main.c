@@ -23,6 +23,7 @@
 #include "workers/engine/packfile.h"
 #include "workers/link.h"
 #include "workers/pipeline/pipeline.h"
+#include "workers/remote/remote.h"
 
 #ifndef EBB_VERSION
 #define EBB_VERSION "0.1.0"
@@ -85,6 +86,23 @@ static enum status find_keys(const char *endpoint, const char *told, struct keys
     return keys_read(told, KEYS_NODE, out, e);
 }
 
+/* Where models that came from elsewhere go: beside the packed weights; *out NULL: nowhere. */
+static enum status find_model_dir(const char *told, const char *packs, char **out, struct err *e)
+{
+    const char *from = told ? told : getenv("EBB_MODEL_CACHE");
+    if (from && strcmp(from, "off") == 0)
+        return ST_OK;
+    if (from && *from)
+        *out = path_absolute(from);
+    else if (!packs)
+        return ST_OK;
+    else if (strcmp(path_base(packs), "packs") == 0)
+        *out = mem_printf("%.*smodels", (int)(path_base(packs) - packs), packs);
+    else
+        *out = path_join(packs, "models");
+    return *out ? ST_OK : err_nomem(e, "a path");
+}
+
 static int signal_write_fd = -1;
 
 static void on_leave(int number)
@@ -116,9 +134,10 @@ static int signals_as_file(void)
 
 int main(int argc, char **argv)
 {
-    const char *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL, *provider_word = NULL;
-    char *pack_dir = NULL;
-    uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0;
+    const char *host = NULL, *endpoint = NULL, *name = NULL, *box_path = NULL, *isa = NULL, *pack = NULL, *key_file = NULL, *provider_word = NULL;
+    const char *models = NULL;
+    char *pack_dir = NULL, *model_dir = NULL, host_name[256] = "unknown";
+    uint64_t number = 0, lanes = 1, memory = 0, queue = 0, pack_bytes = 0, model_bytes = 0;
     uint32_t provider = PROVIDER_NONE;
     uint64_t grace = LINK_GRACE_MS;
     int verbose = 0, version = 0;
@@ -126,6 +145,7 @@ int main(int argc, char **argv)
         {.name = "connect", .type = OPT_TEXT, .value = &endpoint, .arg = "ENDPOINT", .help = "the daemon's socket for workers: ipc:///run/ebb/workers, or tcp://HOST:5570 with a key"},
         {.name = "key-file", .type = OPT_TEXT, .value = &key_file, .arg = "FILE", .help = "this node's keys, as 'ebb-agent join' or 'ebb keys add' made them (default: $EBB_KEY_FILE)"},
         {.name = "name", .type = OPT_TEXT, .value = &name, .arg = "NAME", .help = "what people call this worker (default: its number)"},
+        {.name = "host", .type = OPT_TEXT, .value = &host, .arg = "NAME", .help = "what its machine is called (default: its host name)"},
         {.name = "number", .type = OPT_NUMBER, .value = &number, .arg = "N", .help = "what the daemon calls it (default: drawn at random)"},
         {.name = "blackbox", .type = OPT_TEXT, .value = &box_path, .arg = "FILE", .help = "where it notes the records that are in its lanes"},
         {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "micro-batches at once, one core each (default: 1)"},
@@ -136,6 +156,9 @@ int main(int argc, char **argv)
         {.name = "pack-cache", .type = OPT_TEXT, .value = &pack, .arg = "DIR|off",
          .help = "where packed weights are kept and shared with other workers (default: $EBB_PACK_CACHE, $XDG_CACHE_HOME/ebb or ~/.cache/ebb)"},
         {.name = "pack-cache-size", .type = OPT_SIZE, .value = &pack_bytes, .arg = "SIZE", .help = "most of them; the longest unused go first (default: 20GiB)"},
+        {.name = "model-cache", .type = OPT_TEXT, .value = &models, .arg = "DIR|off",
+         .help = "where models that this machine does not have are kept (default: $EBB_MODEL_CACHE, or models beside the packed weights)"},
+        {.name = "model-cache-size", .type = OPT_SIZE, .value = &model_bytes, .arg = "SIZE", .help = "most of them; the longest unused go first (default: 50GiB)"},
         {.name = "grace", .type = OPT_DURATION, .value = &grace, .arg = "TIME", .help = "how long SIGTERM or SIGUSR1 leaves it to commit what it has (default: 20s)"},
         {.name = "verbose", .letter = 'v', .type = OPT_FLAG, .value = &verbose, .help = "say more"},
         {.name = "version", .type = OPT_FLAG, .value = &version, .help = "print the version and leave"},
@@ -177,6 +200,8 @@ int main(int argc, char **argv)
         st = limit_memory(memory, &e);
     if (st == ST_OK)
         st = find_pack_dir(pack, &pack_dir, &e);
+    if (st == ST_OK)
+        st = find_model_dir(models, pack_dir, &model_dir, &e);
     if (st != ST_OK) {
         fprintf(stderr, "error: %s\n", e.text);
         return status_exit_code(st);
@@ -193,9 +218,17 @@ int main(int argc, char **argv)
         st = err_errno(&e, ST_ENV, errno, "cannot set up signals");
     if (st == ST_OK)
         st = blackbox_create(box_path, pipeline_slots((uint32_t)lanes), &box, &e);
+    struct remote *remote = NULL;
+    if (!host && gethostname(host_name, sizeof host_name - 1) == 0)
+        host_name[sizeof host_name - 1] = 0;
+    if (st == ST_OK) {
+        const struct remote_opts ro = {.endpoint = endpoint, .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL, .number = number,
+                                       .host = host ? host : host_name, .model_dir = model_dir, .model_bytes = model_bytes};
+        st = remote_new(&ro, &remote, &e);
+    }
     if (st == ST_OK) {
         note_crashes();
-        struct pipeline_opts o = {.lanes = (uint32_t)lanes, .isa = isa, .pack_dir = pack_dir, .pack_bytes = pack_bytes, .budget_bytes = queue, .box = box, .wake_fd = wake_fd};
+        struct pipeline_opts o = {.remote = remote, .lanes = (uint32_t)lanes, .isa = isa, .pack_dir = pack_dir, .pack_bytes = pack_bytes, .budget_bytes = queue, .box = box, .wake_fd = wake_fd};
         st = pipeline_new(&o, &p, &e);
     }
     if (st != ST_OK) {
@@ -206,6 +239,8 @@ int main(int argc, char **argv)
         .endpoint = endpoint,
         .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL,
         .name = name ? name : own_name,
+        .host = host ? host : host_name,
+        .remote = remote,
         .program = "ebb-worker " EBB_VERSION,
         .number = number,
         .lanes = (uint32_t)lanes,
@@ -222,8 +257,10 @@ int main(int argc, char **argv)
             _exit(exit_code); /* a lane is busy for long with what nobody wants any more */
         }
     pipeline_free(p);
+    remote_free(remote);
     blackbox_close(box, exit_code == 0 ? box_path : NULL);
     close(wake_fd);
     mem_free(pack_dir);
+    mem_free(model_dir);
     return exit_code;
 }

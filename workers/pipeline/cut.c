@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "workers/pipeline/stages.h"
+#include "workers/remote/remote.h"
 
 struct scan {
     struct pipeline *pipeline;
@@ -21,7 +22,13 @@ static void *scan_run(void *arg)
     const struct input *in = held_input(h, s->at);
     struct err e;
     uint64_t found = 0;
-    enum status st = reader_boundary(&in->source, &h->job->reading, s->from - in->source.base, s->at - in->source.base, &found, &e);
+    pthread_mutex_lock(&p->lock);
+    struct source source = in->source;
+    int settled = in->settled;
+    pthread_mutex_unlock(&p->lock);
+    enum status st = settled || !p->o.remote ? ST_OK : remote_settle(p->o.remote, h->job->id, in->index, &source, &e);
+    if (st == ST_OK)
+        st = reader_boundary(&source, &h->job->reading, s->from - in->source.base, s->at - in->source.base, &found, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "a cut");
     pthread_mutex_lock(&p->lock);

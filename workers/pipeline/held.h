@@ -39,6 +39,7 @@ struct input { /* a source that a lease touches */
     uint64_t index;          /* in the dataset */
     uint64_t end;            /* position behind its last one */
     int stream;
+    int settled;             /* source.via says how it is read: under the pipeline's lock */
     struct columns columns;  /* CSV and TSV, once the reader has opened it */
     int has_columns;
     char *refused;           /* why its header cannot be read: each of its records is an error */

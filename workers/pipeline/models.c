@@ -1,9 +1,13 @@
 #include "workers/pipeline/models.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "storage/modeldir.h"
+#include "workers/remote/remote.h"
 
 static int same_numerics(const struct loaded *l, const struct job *j)
 {
@@ -103,7 +107,56 @@ static uint64_t record_bytes(const struct model *m)
     return all;
 }
 
-enum status loaded_open(const struct job *j, const struct model_opts *machine, struct loaded **out, struct err *e)
+static int is_it(const struct job *j, const struct model *m)
+{
+    return memcmp(model_info(m)->digest.bytes, j->model_digest, sizeof j->model_digest) == 0;
+}
+
+/* From the host's cache, where it is put when it is not there. What was damaged on the disk is fetched once more. */
+static enum status open_fetched(const struct job *j, const struct model_opts *o, struct remote *remote, struct model **out, char **path, struct err *e)
+{
+    for (int tries = 0;; tries++) {
+        TRY(remote_model(remote, j->model_digest, path, e));
+        enum status st = model_open(*path, o, out, e);
+        if (st == ST_OK && is_it(j, *out))
+            return ST_OK;
+        if (st == ST_NOMEM || tries)
+            return st == ST_OK ? ST_OK : st; /* whoever looks at the digest next says what is wrong */
+        struct model_digest now;
+        struct err why;
+        if (st != ST_OK && modeldir_digest(*path, &now, &why) == ST_OK && memcmp(now.bytes, j->model_digest, sizeof now.bytes) == 0)
+            return st; /* it is sound, and cannot be loaded */
+        if (st == ST_OK)
+            model_free(*out);
+        *out = NULL;
+        remote_model_bad(remote, j->model_digest);
+        mem_free(*path);
+        *path = NULL;
+    }
+}
+
+/* *path: where it was found in the end. */
+static enum status open_model(const struct job *j, const struct model_opts *o, struct remote *remote, struct model **out, char **path, struct err *e)
+{
+    if (!(*path = mem_strdup(j->spec.model)))
+        return err_nomem(e, "a model");
+    enum status st = model_open(*path, o, out, e);
+    if (st == ST_NOMEM || !remote_far(remote) || (st == ST_OK && is_it(j, *out)))
+        return st;
+    struct model_digest now;
+    struct err why;
+    if (st != ST_OK && modeldir_digest(*path, &now, &why) == ST_OK && memcmp(now.bytes, j->model_digest, sizeof now.bytes) == 0)
+        return st; /* it is here, and cannot be loaded: another copy could not either */
+    log_info("job %" PRIu64 ": '%s' is %s on this machine", j->id, j->spec.model, st == ST_OK ? "another model" : "no model");
+    if (st == ST_OK)
+        model_free(*out);
+    *out = NULL;
+    mem_free(*path);
+    *path = NULL;
+    return open_fetched(j, o, remote, out, path, e);
+}
+
+enum status loaded_open(const struct job *j, const struct model_opts *machine, struct remote *remote, struct loaded **out, struct err *e)
 {
     struct loaded *l = mem_zalloc(sizeof *l);
     if (!l)
@@ -112,12 +165,14 @@ enum status loaded_open(const struct job *j, const struct model_opts *machine, s
     l->key = j->model_key;
     uint64_t begun = clock_ms();
     struct model_opts o = *machine;
+    char *path = NULL;
     o.precision = j->spec.precision;
     o.task = j->spec.task;
     o.top_k = (uint32_t)j->spec.top_k;
-    enum status st = model_open(j->spec.model, &o, &l->model, e);
+    enum status st = open_model(j, &o, remote, &l->model, &path, e);
     if (st == ST_OK)
-        st = open_beside(l, j->spec.model, e);
+        st = open_beside(l, path, e);
+    mem_free(path);
     if (st == ST_OK) {
         l->info = model_info(l->model);
         l->record_bytes = l->info->arrays ? record_bytes(l->model) : 0;

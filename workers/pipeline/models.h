@@ -25,9 +25,11 @@ struct loaded {
     uint64_t load_ms;
 };
 
-/* Loads the job's model and proves that it is the one the job was submitted with. machine: what does not come from the job (isa, packed weights). ST_USER:
-   it is not, or the tokenizer does not go with it. */
-MUST_USE enum status loaded_open(const struct job *j, const struct model_opts *machine, struct loaded **out, struct err *e);
+struct remote;
+
+/* Loads the job's model and proves that it is the one the job was submitted with. machine: what does not come from the job (isa, packed weights). remote: where
+   to get a model that is not on this machine; may be NULL. ST_USER: it is not the one, or the tokenizer does not go with it. */
+MUST_USE enum status loaded_open(const struct job *j, const struct model_opts *machine, struct remote *remote, struct loaded **out, struct err *e);
 /* How records of a job become what a model of arrays takes; read-only, holds on to both. */
 MUST_USE enum status loaded_feed(const struct loaded *l, const struct job *j, struct feed **out, struct err *e);
 /* It is the job's model, and gives the same bits as where the job began. */

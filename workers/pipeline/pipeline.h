@@ -15,6 +15,7 @@
 #include "workers/pipeline/job.h"
 
 struct pipeline;
+struct remote;
 
 struct pipeline_opts {
     uint32_t lanes;
@@ -24,6 +25,7 @@ struct pipeline_opts {
     uint64_t budget_bytes;    /* records and rows inside the pipeline; 0: 64 MiB */
     struct blackbox *box;     /* with pipeline_slots(lanes) slots; kept by the caller */
     int wake_fd;
+    struct remote *remote;    /* for what is not seen here; NULL: everything is. Kept by the caller */
 };
 
 uint32_t pipeline_slots(uint32_t lanes);

@@ -16,9 +16,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "workers/pipeline/stages.h"
+#include "workers/remote/remote.h"
 
 #define TRIES 3
 #define RETRY_MS 200
+#define BEYOND_BYTES (64u << 10) /* the last record of a lease may end behind it */
 #define CHUNK_RECORDS 32      /* handed on together */
 #define CHUNK_BYTES (64u << 10)
 
@@ -256,12 +258,31 @@ static enum status need_columns(struct reading *r, struct err *e)
     return in->refused ? ST_OK : err_nomem(e, "a header");
 }
 
+/* As a file of this machine, or through the daemon. */
+static enum status settle(struct reading *r, struct err *e)
+{
+    struct pipeline *p = r->p;
+    if (!p->o.remote || r->in->settled)
+        return ST_OK;
+    struct source s = r->in->source;
+    TRY(remote_settle(p->o.remote, r->h->job->id, r->in->index, &s, e));
+    pthread_mutex_lock(&p->lock);
+    r->in->source = s;
+    r->in->settled = 1;
+    pthread_mutex_unlock(&p->lock);
+    return ST_OK;
+}
+
 static enum status open_source(struct reading *r, struct err *e)
 {
     struct held *h = r->h;
     uint64_t base = r->in->source.base, from = h->read_to > base ? h->read_to - base : 0;
     struct reader *reader;
-    TRY(reader_open(&r->in->source, &h->job->reading, from, &reader, e));
+    TRY(settle(r, e));
+    struct source s = r->in->source;
+    if (s.compression == COMPRESSION_NONE && h->limit > base)
+        s.until = h->limit - base + BEYOND_BYTES;
+    TRY(reader_open(&s, &h->job->reading, from, &reader, e));
     enum status st = need_columns(r, e);
     if (st != ST_OK) {
         reader_close(reader);
@@ -298,6 +319,21 @@ static void hold_job(struct reading *r, const char *why)
         pthread_cond_signal(&p->to_write);
     }
     pthread_mutex_unlock(&p->lock);
+}
+
+/* A file that was read here is not as it should be, and the daemon may see another one: what the lease still holds goes back, and whoever gets it next reads the
+   source through the daemon. 0: it came from there already, or this machine sees what the daemon sees. */
+static int ask_elsewhere(struct reading *r, const char *why)
+{
+    struct pipeline *p = r->p;
+    if (!remote_far(p->o.remote) || !r->in->settled || (r->in->source.via && r->in->source.via->open))
+        return 0;
+    remote_distrust(p->o.remote, &r->in->source, why);
+    pthread_mutex_lock(&p->lock);
+    r->h->give_up = 1;
+    pthread_cond_signal(&p->to_write);
+    pthread_mutex_unlock(&p->lock);
+    return 1;
 }
 
 /* Where reading may go to now; 0: nowhere. From 1 on the end of what is read next is not known to anybody else. */
@@ -351,6 +387,8 @@ static int read_source(struct reading *r)
             r->reader = NULL;
             continue;
         }
+        if (ask_elsewhere(r, e.text))
+            return 0;
         if (st == ST_NOT_FOUND)
             err_prefix(&e, "a source is gone: bring it back as it was, then resume");
         if (st == ST_USER || st == ST_NOT_FOUND) {
@@ -411,7 +449,7 @@ static int load(struct pipeline *p, struct held *h)
     struct err e;
     struct loaded *l;
     struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes, .lanes = p->o.lanes};
-    enum status st = loaded_open(h->job, &machine, &l, &e);
+    enum status st = loaded_open(h->job, &machine, p->o.remote, &l, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "the model");
     struct report report = {.kind = REPORT_MODEL_READY, .job = h->job->id, .model_key = h->job->model_key};

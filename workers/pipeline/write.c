@@ -21,6 +21,7 @@
 #include "storage/part.h"
 #include "storage/source.h"
 #include "workers/pipeline/stages.h"
+#include "workers/remote/remote.h"
 
 #define PART_FAILURES 3
 #define FAILURE_PAUSE_MS 200
@@ -64,8 +65,9 @@ static void give_up(struct pipeline *p, struct held *h, uint64_t seq, int hold, 
     pipeline_give_back(p, h, seq, why);
 }
 
-/* The sources of these runs are what they were when the job was submitted. What cannot be opened now was read all the same. */
-static enum status check_sources(const struct run *runs, size_t n, struct err *e)
+/* The sources of these runs are what they were when the job was submitted. What cannot be opened now was read all the same; what came through the relay was looked
+   at behind each read. */
+static enum status check_sources(struct remote *remote, uint64_t job, const struct run *runs, size_t n, struct err *e)
 {
     const struct input *last = NULL;
     for (size_t k = 0; k < n; k++)
@@ -73,12 +75,14 @@ static enum status check_sources(const struct run *runs, size_t n, struct err *e
             if (i->input == last)
                 continue;
             last = i->input;
+            if (last->source.via && last->source.via->open)
+                continue;
             struct source_file f;
             enum status st = source_open(&last->source, 0, &f, e);
             if (st == ST_OK)
                 source_close(&f);
             else if (st == ST_USER)
-                return st;
+                return remote_far(remote) ? remote_judge(remote, job, last->index, &last->source, e) : st;
         }
     return ST_OK;
 }
@@ -107,18 +111,49 @@ static enum status fill_run(struct part *part, const struct run *r, struct err *
     return part_end(part, r->last->cell.end, lines, bytes, e);
 }
 
-static enum status make_part(struct part *part, const struct held *h, uint64_t seq, const struct run *runs, size_t n, struct commit *c,
-                             struct err *e)
+struct asked {
+    struct pipeline *p;
+    const struct held *h;
+};
+
+static int goes_on(void *arg)
 {
+    struct asked *a = arg;
+    pthread_mutex_lock(&a->p->lock);
+    int go = !a->h->closed && !a->p->stopping;
+    pthread_mutex_unlock(&a->p->lock);
+    return go;
+}
+
+/* Directly, or through the daemon. */
+static enum status write_part(struct pipeline *p, struct part *part, const struct held *h, uint64_t seq, struct part_info *info, int *direct, struct err *e)
+{
+    const struct job *j = h->job;
+    *direct = 1;
+    if (p->o.remote)
+        TRY(remote_output(p->o.remote, j->id, j->parts_dir, direct, e));
+    if (*direct)
+        return part_write(part, j->parts_dir, j->id, h->epoch, seq, info, e);
+    struct asked asked = {p, h};
+    struct remote_part r = {.job = j->id, .epoch = h->epoch, .seq = seq, .digest = info->digest};
+    part_seal(part, h->epoch, seq, info, &r.data);
+    r.size = info->size_bytes;
+    return remote_part(p->o.remote, &r, goes_on, &asked, e);
+}
+
+static enum status make_part(struct pipeline *p, struct part *part, const struct held *h, uint64_t seq, const struct run *runs, size_t n, struct commit *c,
+                             int *direct, struct err *e)
+{
+    *direct = 1;
     int errnum = fault_point("worker.part.before");
     if (errnum)
         return err_errno(e, ST_ENV, errnum, "cannot write a part of job %" PRIu64, h->job->id);
-    TRY(check_sources(runs, n, e));
+    TRY(check_sources(p->o.remote, h->job->id, runs, n, e));
     part_clear(part);
     for (size_t k = 0; k < n; k++)
         TRY(fill_run(part, &runs[k], e));
     struct part_info info;
-    TRY(part_write(part, h->job->parts_dir, h->job->id, h->epoch, seq, &info, e));
+    TRY(write_part(p, part, h, seq, &info, direct, e));
     size_t count = part_extent_count(part);
     c->done = mem_array(count, sizeof *c->done);
     if (!c->done)
@@ -157,7 +192,8 @@ static void commit(struct pipeline *p, struct part *part, struct held *h, int al
     pthread_mutex_unlock(&p->lock);
 
     struct err e;
-    enum status st = make_part(part, h, seq, runs, n, c, &e);
+    int direct;
+    enum status st = make_part(p, part, h, seq, runs, n, c, &direct, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "a part");
     if (st == ST_ENV)
@@ -178,7 +214,7 @@ static void commit(struct pipeline *p, struct part *part, struct held *h, int al
     }
     pthread_mutex_unlock(&p->lock);
 
-    if (st == ST_OK && closed)
+    if (st == ST_OK && closed && direct) /* one of the daemon's is its sweep's */
         remove_part(h, seq);
     if (st != ST_OK || closed)
         commit_free(c);
