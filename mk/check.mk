@@ -49,12 +49,14 @@ check-includes:
 TESTS_e2e   := $(sort $(wildcard tests/e2e/*_test.py))
 TESTS_crash := $(sort $(wildcard tests/crash/*_test.py))
 TESTS_extra := tests/lib/check-includes
+# instrumented already, and by another compiler: not where the rest is instrumented too
+TESTS_fuzz  := $(if $(SANITIZE),,tests/fuzz/fuzz_test.py)
 .PHONY: check check-all
 check: deps
 	$(Q)$(MAKE) --no-print-directory check-all
-check-all: all demo-data $(TOKENIZERS) $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS)
+check-all: all demo-data $(TOKENIZERS) $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS) $(if $(TESTS_fuzz),$(FUZZERS))
 	$(Q)$(MAKE) --no-print-directory check-headers
-	$(Q)BUILD=$(B) SANITIZE='$(SANITIZE)' tests/run $(TESTS_extra) $(UNIT_TESTS) $(SIM_TESTS) $(TESTS_e2e) $(TESTS_crash)
+	$(Q)BUILD=$(B) SANITIZE='$(SANITIZE)' FUZZ_SECONDS=$(FUZZ_CHECK_SECONDS) tests/run $(TESTS_extra) $(UNIT_TESTS) $(SIM_TESTS) $(TESTS_fuzz) $(TESTS_e2e) $(TESTS_crash)
 
 # Memcheck over the unit tests, leaks included. Not part of check: it takes long. Left out are those that search whole ranges of numbers, and those
 # in which other programs (or this one, started anew) and their clocks take part: the sanitizers look at those. Kernels of 512 bits are unknown to it.
@@ -80,32 +82,33 @@ $(B)/bench/tools/%: $(B)/obj/bench/tools/%.o $(call LIBS_OF,engine storage base)
 bench: all demo-data $(BENCHES) $(BENCH_TOOLS) $(TEST_TOOLS)
 	$(Q)bench/run $(B)
 
-# Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang); FUZZ_SECONDS each, from tests/fuzz/seeds/NAME_fuzz where there are such, with
-# the corpus kept in build/fuzz/corpus/NAME_fuzz ---------------------------------------------------------------------------------------------
-FUZZ_SECONDS ?= 600
-FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
+# Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang), which begin with tests/fuzz/seeds/NAME_fuzz. `make check` gives each
+# FUZZ_CHECK_SECONDS, as many at once as there are processors; `make fuzz` FUZZ_SECONDS, and keeps what it finds in $(B)/fuzz/corpus/NAME_fuzz.
+FUZZ_SECONDS ?= 3600
+FUZZ_CHECK_SECONDS ?= 10
+FUZZ_CC ?= clang
+FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
+FUZZ_FLAGS := -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen
 SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_image) $(SRC_tensor_in) $(SRC_wire) workers/engine/safetensors.c workers/engine/config.c \
-              workers/engine/graph/dtype.c
-OBJ_fuzzed := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_fuzzed))
-build/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
+              workers/engine/family.c workers/engine/modules.c workers/engine/graph/dtype.c
+OBJ_fuzzed := $(patsubst %.c,$(B)/fuzz/obj/%.o,$(SRC_fuzzed))
+$(B)/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
 	@mkdir -p $(@D)
-	$(Q)clang -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
-build/fuzz/libfuzzed.a: $(OBJ_fuzzed) $(B)/obj/gen/wire/ebb.pb-c.o
-	$(Q)rm -f $@ && ar rcs $@ $^
-# the engine whole, but for the kernels, which stay as gcc makes them
-OBJ_fuzzed_engine := $(patsubst %.c,build/fuzz/obj/%.o,$(SRC_engine))
-$(OBJ_fuzzed_engine): | $(ONNX_GEN)
-build/fuzz/libengine.a: $(OBJ_fuzzed_engine) $(OBJ_isa) $(OBJ_onnx)
+	@echo '  CC    $< (fuzz)'
+	$(Q)$(FUZZ_CC) $(FUZZ_FLAGS) $(PKG_CFLAGS) -fsanitize=fuzzer-no-link,address,undefined -MMD -MP -c $< -o $@
+$(B)/fuzz/libfuzzed.a: $(OBJ_fuzzed) $(B)/obj/gen/wire/ebb.pb-c.o
 	$(Q)rm -f $@ && ar qcs $@ $^
-build/fuzz/onnx_fuzz: build/fuzz/obj/tests/fuzz/onnx_fuzz.o build/fuzz/libengine.a build/fuzz/libfuzzed.a
-	@echo '  LINK  $@'
-	$(Q)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS) -lm -lpthread
-build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libfuzzed.a
-	@echo '  LINK  $@'
-	$(Q)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS) -lm -lpthread
+# the engine whole, but for the kernels, which stay as gcc makes them
+OBJ_fuzzed_engine := $(filter-out $(OBJ_fuzzed),$(patsubst %.c,$(B)/fuzz/obj/%.o,$(SRC_engine)))
+$(OBJ_fuzzed_engine): | $(ONNX_GEN)
+$(B)/fuzz/libengine.a: $(OBJ_fuzzed_engine) $(OBJ_isa) $(OBJ_onnx)
+	$(Q)rm -f $@ && ar qcs $@ $^
+FUZZ_LINK = @echo '  LINK  $@'; $(FUZZ_CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS) -lm -lpthread
+$(B)/fuzz/onnx_fuzz: $(B)/fuzz/obj/tests/fuzz/onnx_fuzz.o $(B)/fuzz/libengine.a $(B)/fuzz/libfuzzed.a
+	$(FUZZ_LINK)
+$(B)/fuzz/%: $(B)/fuzz/obj/tests/fuzz/%.o $(B)/fuzz/libfuzzed.a
+	$(FUZZ_LINK)
 .PHONY: fuzz
 fuzz: $(FUZZERS)
-	$(Q)set -e; for f in $(FUZZERS); do mkdir -p build/fuzz/corpus/$$(basename $$f); echo "  FUZZ  $$f"; \
-	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 build/fuzz/corpus/$$(basename $$f) \
-    $$(ls -d tests/fuzz/seeds/$$(basename $$f) 2>/dev/null) 2>&1 | tail -n 12; done
--include $(shell find build/fuzz/obj -name '*.d' 2>/dev/null)
+	$(Q)BUILD=$(B) FUZZ_KEEP=1 FUZZ_SECONDS=$(FUZZ_SECONDS) python3 tests/fuzz/fuzz_test.py
+-include $(shell find $(B)/fuzz/obj -name '*.d' 2>/dev/null)
