@@ -1,6 +1,7 @@
 #include "daemon/provider.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/log.h"
 
@@ -162,6 +163,24 @@ const char *provider_trouble(const struct daemon *d)
             first = text;
     }
     return first;
+}
+
+void provider_examine(const struct daemon *d, void (*say)(void *arg, const char *name, int ok, const char *text), void *arg)
+{
+    for (size_t i = 0; i < COUNT; i++) {
+        struct provider_terms now = {0};
+        all[i]->terms(d, &now);
+        if (!now.limit)
+            continue;
+        const char *trouble = all[i]->trouble ? all[i]->trouble(d) : "";
+        char text[800];
+        if (*trouble)
+            snprintf(text, sizeof text, "%s", trouble);
+        else
+            snprintf(text, sizeof text, "%s workers, at most %" PRIu32 ": %" PRIu32 " are wanted, %zu on their way", now.preemptible ? "preemptible" : "guaranteed",
+                     now.limit, d->wanted[all[i]->id], all[i]->starting ? all[i]->starting(d, NULL, NULL) : 0);
+        say(arg, provider_id_word(all[i]->id), !*trouble || (all[i]->queues && all[i]->queues(d)), text);
+    }
 }
 
 void provider_stay(struct daemon *d, int stay)

@@ -27,6 +27,7 @@ struct provider {
     void (*second)(struct daemon *d);                      /* * once a second, while there is a core */
     size_t (*starting)(const struct daemon *d, provider_visit *visit, void *arg); /* * asked for and not arrived yet; visit may be NULL */
     const char *(*trouble)(const struct daemon *d);        /* * why it can give no workers; "" when it can */
+    int (*queues)(const struct daemon *d);                 /* * that trouble is only that others are served first: nothing is wrong */
     void (*stay)(struct daemon *d, int stay);              /* * 1: `ebb drain --stay`, start no new ones; 0: as usual */
     void (*stop)(struct daemon *d, int now);               /* * the daemon ends: drain those that end with it; now: kill them */
     size_t (*left)(const struct daemon *d);                /* * how many of those are still there */
@@ -52,6 +53,8 @@ void provider_bye(struct daemon *d, uint64_t worker);
 size_t provider_starting(const struct daemon *d, provider_visit *visit, void *arg);
 size_t provider_starting_of(const struct daemon *d, enum provider_id id);
 const char *provider_trouble(const struct daemon *d); /* of the first that has some, when none can give workers */
+/* For `ebb doctor`: a line on each that is in use. */
+void provider_examine(const struct daemon *d, void (*say)(void *arg, const char *name, int ok, const char *text), void *arg);
 void provider_stay(struct daemon *d, int stay);
 void provider_stop(struct daemon *d, int now);
 size_t provider_left(const struct daemon *d);

@@ -410,6 +410,12 @@ static const char *trouble(const struct daemon *d)
     return "";
 }
 
+static int queues(const struct daemon *d)
+{
+    const struct slurm *s = d->slurm;
+    return !*s->queue_trouble && !*s->submit_trouble && !*s->job_trouble;
+}
+
 static void stay(struct daemon *d, int on)
 {
     d->slurm->stay = on;
@@ -488,5 +494,6 @@ const struct provider provider_slurm = {
     .second = second,
     .starting = starting,
     .trouble = trouble,
+    .queues = queues,
     .stay = stay,
 };

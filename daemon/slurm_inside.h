@@ -83,7 +83,7 @@ int slurm_take(struct slurm *s, const char *text);
 int slurm_alive(const struct slurm_job *j);       /* works, or will by itself */
 /* Does its worker speak? */
 int slurm_speaks(const struct slurm *s, const struct slurm_job *j, uint64_t now_ms);
-/* How many to submit; marks jobs to be cancelled. */
+/* How many to submit; marks jobs to be cancelled: those that wait first, then those whose worker has not arrived. */
 uint32_t slurm_plan(struct slurm *s, uint32_t wanted, uint32_t limit);
 
 /* Ends ------------------------------------------------------------------------------------------------------------------------------ */

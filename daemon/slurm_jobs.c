@@ -184,6 +184,11 @@ uint32_t slurm_plan(struct slurm *s, uint32_t wanted, uint32_t limit)
             j->cancel = CANCEL_WAITING;
             alive--;
         }
+    for (struct slurm_job *j = s->jobs; j && alive > wanted; j = j->next)
+        if (slurm_alive(j) && j->alone_ms) { /* it runs, but nobody has arrived from there, or is heard of any more */
+            j->cancel = CANCEL_END;
+            alive--;
+        }
     if (alive >= wanted || s->count >= limit)
         return 0;
     size_t need = wanted - alive, room = limit - s->count;
