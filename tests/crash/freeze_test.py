@@ -18,33 +18,47 @@ def yaml(dir, inp, out, **tuning):
     return path
 
 
-def slow_input(dir, records, ms):
-    return t.write_jsonl(os.path.join(dir, "in.jsonl"), records, text=lambda i: f"EBB_TEST_SLOW:{ms} record number {i}")
-
-
-def baseline(dir, inp):
+def baseline(dir, inp, *gates):
     out = os.path.join(dir, "base")
+    for gate in gates:
+        t.open_gate(gate)
     t.ebb_run(t.tiny_model(), inp, out, env={"EBB_TEST_HOOK": "1"})
+    for gate in gates:
+        os.unlink(gate)
     return out
 
 
-def test_frozen_worker_wakes_after_its_lease(dir):
-    inp = slow_input(dir, 4000, 2)
-    base, out = baseline(dir, inp), os.path.join(dir, "out")
-    config = os.path.join(dir, "ebbd.yaml")
-    with open(config, "w") as f:
-        f.write("worker_timeout: 2s\n")
-    pool = t.Pool(dir, "--config", config, env={"EBB_TEST_HOOK": "1"}, workers=2, lanes=1)
+def pool_with_job(dir, inp, out, config=""):
+    path = os.path.join(dir, "ebbd.yaml")
+    with open(path, "w") as f:
+        f.write(config)
+    pool = t.Pool(dir, "--config", path, env={"EBB_TEST_HOOK": "1"}, workers=2, lanes=1)
     try:
-        job = int(json.loads(pool.ebb("submit", yaml(dir, inp, out), "--json")[1].splitlines()[0])["job"])
+        return pool, int(json.loads(pool.ebb("submit", yaml(dir, inp, out), "--json")[1].splitlines()[0])["job"])
+    except BaseException:
+        pool.stop()
+        raise
+
+
+def worker_pids(pool):
+    return sorted(p for p, n in t.processes(pool.runtime) if n == "ebb-worker")
+
+
+def test_frozen_worker_wakes_after_its_lease(dir):
+    out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 4000, text=lambda i: t.gated(gate, i, 2000))
+    base = baseline(dir, inp, gate)
+    pool, job = pool_with_job(dir, inp, out, "worker_timeout: 2s\n")
+    try:
         t.wait_for(lambda: pool.job(job)["records_done"] > 100, 30)
-        victim = [p for p, n in t.processes(pool.runtime) if n == "ebb-worker"][0]
+        victim = worker_pids(pool)[0]
         os.kill(victim, signal.SIGSTOP)
-        time.sleep(5)
+        t.wait_for(lambda: (victim, "lost") in [(w["pid"], w["state"]) for w in map(json.loads, pool.ebb("workers", "--json")[1].splitlines())], 60)
         try:
             os.kill(victim, signal.SIGCONT)
         except OSError:
             pass  # its provider was right to kill it
+        t.open_gate(gate)
         pool.wait_state(job, "done", 120)
         t.same_output(base, out)
     finally:
@@ -52,20 +66,22 @@ def test_frozen_worker_wakes_after_its_lease(dir):
 
 
 def test_restarted_daemon_readopts_its_workers(dir):
-    inp = slow_input(dir, 4000, 2)
-    base, out = baseline(dir, inp), os.path.join(dir, "out")
-    pool = t.Pool(dir, env={"EBB_TEST_HOOK": "1"}, workers=2, lanes=1)
+    out, gates = os.path.join(dir, "out"), [os.path.join(dir, f"gate{k}") for k in range(3)]
+    # a quarter passes; each next one waits for its gate, so that there is work after each restart, and none too much before
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 4000, text=lambda i: t.gated(gates[max(i // 1000, 1) - 1], i, 1000))
+    base = baseline(dir, inp, *gates)
+    pool, job = pool_with_job(dir, inp, out)
     try:
-        job = int(json.loads(pool.ebb("submit", yaml(dir, inp, out), "--json")[1].splitlines()[0])["job"])
-        t.wait_for(lambda: pool.job(job)["records_done"] > 200, 30)
-        for _ in range(3):
-            before = sorted(p for p, n in t.processes(pool.runtime) if n == "ebb-worker")
+        t.wait_for(lambda: pool.job(job)["records_done"] > 200 and len(worker_pids(pool)) == 2, 30)
+        for gate in gates:
+            before = worker_pids(pool)
             done = pool.job(job)["records_done"]
             pool.kill()
             time.sleep(0.3)
             pool.start()
+            t.open_gate(gate)
             t.wait_for(lambda: pool.job(job)["records_done"] > done + 50, 30)
-            after = sorted(p for p, n in t.processes(pool.runtime) if n == "ebb-worker")
+            after = worker_pids(pool)
             assert before == after, f"the workers were not adopted: {before} {after}"
         j = pool.wait_state(job, "done", 120)
         assert j["redone"] == 0, f"committed work was done again: {j}"
@@ -76,19 +92,19 @@ def test_restarted_daemon_readopts_its_workers(dir):
 
 def test_stopped_daemon_expires_nobody(dir):
     """A daemon that was frozen for longer than every time-out must not blame its workers."""
-    inp = slow_input(dir, 3000, 2)
-    base, out = baseline(dir, inp), os.path.join(dir, "out")
-    config = os.path.join(dir, "ebbd.yaml")
-    with open(config, "w") as f:
-        f.write("worker_timeout: 2s\n")
-    pool = t.Pool(dir, "--config", config, env={"EBB_TEST_HOOK": "1"}, workers=2, lanes=1)
+    out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: t.gated(gate, i, 2000))
+    base = baseline(dir, inp, gate)
+    pool, job = pool_with_job(dir, inp, out, "worker_timeout: 6s\n")
     try:
-        job = int(json.loads(pool.ebb("submit", yaml(dir, inp, out), "--json")[1].splitlines()[0])["job"])
         t.wait_for(lambda: pool.job(job)["records_done"] > 100, 30)
-        before = sorted(p for p, n in t.processes(pool.runtime) if n == "ebb-worker")
+        before = worker_pids(pool)
         pool.process.send_signal(signal.SIGSTOP)
-        time.sleep(5)
+        time.sleep(8)
         pool.process.send_signal(signal.SIGCONT)
+        pool.job(job)  # it answers
+        assert worker_pids(pool) == before
+        t.open_gate(gate)
         j = pool.wait_state(job, "done", 120)
         assert j["redone"] == 0, j
         t.same_output(base, out)
