@@ -142,7 +142,8 @@ int slurm_take(struct slurm *s, const char *text)
     for (struct slurm_job *j = s->jobs, *next; j; j = next) {
         next = j->next;
         if (!j->listed && ++j->missed >= MISSED_LOOKS) {
-            log_warn("slurm job %s: Slurm does not know it any more", j->id);
+            if (!j->cancel) /* waiting ones of an array that were cancelled leave no trace */
+                log_warn("slurm job %s: Slurm does not know it any more", j->id);
             if (slurm_speaks(s, j, now_ms)) /* it works on, and the core will let it go */
                 slurm_remove(s, j);
             else {

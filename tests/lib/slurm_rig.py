@@ -157,7 +157,9 @@ class SlurmRig:
         self._wait("slurmctld", lambda: self.run("scontrol", "ping").returncode == 0 and "UP" in self.out("scontrol", "ping"), 60)
 
     def stop_ctld(self):
-        self._kill("slurmctld")
+        """As for a service: killed instead, it would forget the jobs of the last seconds."""
+        self.processes["slurmctld"].terminate()
+        self.processes["slurmctld"].wait(t.PATIENCE)
 
     def start_node(self, node):
         self._spawn(node, [shutil.which("slurmd", path=path()), "-D", "-f", self.env["SLURM_CONF"], "-N", node])
@@ -173,10 +175,6 @@ class SlurmRig:
             except ProcessLookupError:
                 pass
         self.processes[node].wait()
-
-    def _kill(self, name):
-        self.processes[name].kill()
-        self.processes[name].wait()
 
     # Asking it ----------------------------------------------------------------------------------------------------------------
 
