@@ -12,6 +12,7 @@
 #include "base/path.h"
 #include "base/suggest.h"
 #include "daemon/apply.h"
+#include "daemon/auth.h"
 #include "daemon/call.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
@@ -471,6 +472,10 @@ static void verb_drain(struct call *c)
 static void verb_stop(struct call *c)
 {
     struct daemon *d = c->d;
+    if (c->client.user) {
+        call_refuse(c, ST_USER, "the daemon is stopped on its own machine alone");
+        return;
+    }
     link_send_reply(d->link, &c->client, c->id, ST_OK, "{}", 0);
     log_info("a client asks to stop");
     loop_stop(d, json_is_false(json_object_get(c->in, "drain")));
@@ -483,7 +488,8 @@ static const struct {
     void (*run)(struct call *c);
 } verbs[] = {{"hello", verb_hello},   {"submit", verb_submit}, {"jobs", verb_jobs},     {"job", verb_job},         {"why", verb_why},     {"errors", verb_errors},
              {"events", verb_events}, {"pause", verb_pause},   {"cancel", verb_cancel}, {"rm", verb_rm},           {"resume", verb_resume}, {"retry", verb_retry},
-             {"workers", verb_workers}, {"drain", verb_drain}, {"doctor", verb_doctor}, {"stop", verb_stop}};
+             {"workers", verb_workers}, {"drain", verb_drain}, {"doctor", verb_doctor}, {"stop", verb_stop},   {"keys", verb_keys},         {"invite", verb_invite}, {"authorize", verb_authorize},
+             {"revoke", verb_revoke}};
 #define VERBS (sizeof verbs / sizeof *verbs)
 
 void api_request(struct daemon *d, const struct sock_peer *client, uint64_t id, const char *verb, const char *text)

@@ -73,6 +73,7 @@ static void list_free(char **list)
 }
 
 #define FREE_TEXT(x) mem_free(x)
+#define FREE_ENDPOINTS(p) list_free(p)
 #define FREE_LIST(x) list_free(x)
 #define FREE_WORDS(x) list_free(x)
 #define FREE_NUMBER(x) (void)(x)
@@ -102,6 +103,7 @@ static const char *kind_words(const char *kind)
 {
     static const char *const words[][2] = {{"TEXT", "a text"},
                                            {"LIST", "a list of folders"},
+                                           {"ENDPOINTS", "tcp://ADDRESS:PORT with a port of 1 to 65533, e.g. tcp://0.0.0.0:5570, or a list of them"},
                                            {"NUMBER", "a whole number"},
                                            {"SIZE", "a size such as 512MiB"},
                                            {"DURATION", "a duration such as 30s"},
@@ -147,6 +149,40 @@ static int take_LIST(struct reading *r, yaml_node_t *n, char ***to)
         const char *text = scalar(yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
         char real[PATH_MAX];
         int failed = !text || *text != '/' ? EINVAL : !(list[i] = realpath(text, real) ? mem_strdup(real) : path_absolute(text)) ? ENOMEM : 0;
+        if (failed) {
+            list_free(list);
+            return failed;
+        }
+    }
+    list_free(*to);
+    *to = list;
+    return 0;
+}
+
+/* Two ports behind this one are used, too. */
+static int endpoint_fits(const char *text)
+{
+    if (strncmp(text, "tcp://", 6) != 0 || strlen(text) > 200)
+        return 0;
+    const char *host = text + 6, *colon = strrchr(host, ':');
+    if (!colon || colon == host || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5)
+        return 0;
+    int bracketed = *host == '[' && colon[-1] == ']', port = atoi(colon + 1);
+    return port >= 1 && port <= 65533 && (bracketed || !memchr(host, ':', (size_t)(colon - host))) && !strpbrk(host, " ;/@");
+}
+
+static int take_ENDPOINTS(struct reading *r, yaml_node_t *n, char ***to)
+{
+    int one = n->type == YAML_SCALAR_NODE;
+    if (!one && n->type != YAML_SEQUENCE_NODE)
+        return EINVAL;
+    size_t count = one ? 1 : (size_t)(n->data.sequence.items.top - n->data.sequence.items.start);
+    char **list = mem_array(count + 1, sizeof *list);
+    if (!list)
+        return ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        const char *text = scalar(one ? n : yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
+        int failed = !text || !endpoint_fits(text) ? EINVAL : !(list[i] = mem_strdup(text)) ? ENOMEM : 0;
         if (failed) {
             list_free(list);
             return failed;

@@ -10,11 +10,13 @@
 
 #define EBBD_VERSION "0.1.0"
 
-/* kind, member, path in the file. Kinds: TEXT (char *), LIST (folders: char **, NULL at its end), WORDS (the same of any texts), NUMBER, SIZE (bytes),
+/* kind, member, path in the file. Kinds: TEXT (char *), LIST (folders: char **, NULL at its end), WORDS (the same of any texts), ENDPOINTS (the same, or one of them), NUMBER, SIZE (bytes),
    DURATION (ms), LEVEL, CLASS (1: preemptible, 0: guaranteed) */
 #define CONFIG_MAP(X)                                                                                                            \
     X(TEXT, state_dir, "state_dir")        /* the store, the owner file, workers' logs */                                        \
     X(TEXT, runtime_dir, "runtime_dir")    /* the sockets */                                                                     \
+    X(ENDPOINTS, listen, "listen")         /* where others come in over the network, "tcp://0.0.0.0:5570": workers at this port, clients one on, the   \
+                                              relay two on; needs keys and roots */                                              \
     X(LIST, roots, "roots")                /* folders that clients may name; none: all */                                        \
     X(NUMBER, workers, "workers.count")    /* most workers on this machine */                                                    \
     X(NUMBER, lanes, "workers.lanes")      /* of each; 0: the processors divided among them */                                   \
@@ -49,6 +51,7 @@
 
 #define CONFIG_TYPE_TEXT char *
 #define CONFIG_TYPE_LIST char **
+#define CONFIG_TYPE_ENDPOINTS char **
 #define CONFIG_TYPE_NUMBER uint64_t
 #define CONFIG_TYPE_SIZE uint64_t
 #define CONFIG_TYPE_DURATION uint64_t

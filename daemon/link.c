@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/api.h"
+#include "daemon/auth.h"
 #include "daemon/metrics.h"
 
 #define TURN 64              /* messages of one socket before the loop goes round */
@@ -77,7 +78,7 @@ size_t link_count(struct link *l)
 static struct worker *worker_of(struct link *l, const struct sock_peer *peer)
 {
     struct worker *w = map_find(&l->by_peer, link_peer_key(peer));
-    return w && same_peer(&w->peer, peer) ? w : NULL;
+    return w && same_peer(&w->peer, peer) && w->peer.user == peer->user ? w : NULL;
 }
 
 void link_letter_free(struct letter *x)
@@ -205,6 +206,12 @@ static struct worker *meet(struct link *l, const struct sock_peer *peer, const E
         return NULL;
     }
     struct worker *w = worker_of(l, peer), *other = link_worker(l, h->worker);
+    struct worker *named = map_find(&l->by_peer, link_peer_key(peer));
+    if ((named && named->peer.user != peer->user) || (other && other->peer.user != peer->user)) {
+        snprintf(text, sizeof text, "worker '%.60s' comes under the number of another that came with another key", h->name ? h->name : "");
+        link_send_refused(l, peer, text);
+        return NULL;
+    }
     if (w && w->number != h->worker) { /* a new process behind an old name */
         link_ended(l, w->number, WORKER_LOST, NULL, 0);
         w = NULL;
@@ -277,6 +284,24 @@ static void from_client(struct link *l, const struct sock_peer *peer, Ebb__Envel
     wire_free(m);
 }
 
+/* 0: it must not be heard, or it was about keys alone. */
+static int let_in(struct link *l, struct sock *s, const struct sock_peer *peer, const Ebb__Envelope *m)
+{
+    struct auth *a = l->d->auth;
+    enum keys_role role = s == l->workers ? KEYS_NODE : KEYS_CLIENT;
+    int join = m->body_case == EBB__ENVELOPE__BODY_JOIN;
+    if (!a || !peer->user) {
+        if (join)
+            complain(l, "a Join over a socket that needs no key");
+        return !join;
+    }
+    if (!auth_heard(a, peer, role, join))
+        return 0;
+    if (join)
+        auth_join(a, s, peer, role, m->join);
+    return !join;
+}
+
 static void drain(struct link *l, struct sock *s)
 {
     for (int i = 0; i < TURN && l->d->core; i++) {
@@ -292,6 +317,8 @@ static void drain(struct link *l, struct sock *s)
             complain(l, "%s", e.text);
         else if (!peer.len) {
             complain(l, "a peer whose name is too long");
+            wire_free(m);
+        } else if (!let_in(l, s, &peer, m)) {
             wire_free(m);
         } else
             (s == l->workers ? from_worker : from_client)(l, &peer, m);
@@ -312,13 +339,18 @@ static void on_poll(uv_poll_t *h, int status, int events)
 
 void link_prepare(struct link *l)
 {
-    if (l->d->core && (sock_readable(l->workers) || sock_readable(l->clients)))
+    int busy = l->d->core && (sock_readable(l->workers) || sock_readable(l->clients));
+    if (l->d->auth)
+        auth_prepare_turn(l->d->auth, &busy);
+    if (busy)
         uv_idle_start(&l->idle, on_idle);
 }
 
 void link_turn(struct link *l)
 {
     uv_idle_stop(&l->idle);
+    if (l->d->auth)
+        auth_turn(l->d->auth);
     drain(l, l->clients);
     drain(l, l->workers);
     link_errands(l);
@@ -326,6 +358,8 @@ void link_turn(struct link *l)
 
 void link_second(struct link *l)
 {
+    if (l->d->auth)
+        auth_second(l->d->auth);
     uint64_t now = clock_ms();
     size_t i = 0;
     for (struct worker *w; (w = link_next(l, &i));)
@@ -373,7 +407,7 @@ enum status link_open(struct daemon *d, struct err *e)
     }
     uv_idle_init(&d->uv, &l->idle);
     d->link = l;
-    return ST_OK;
+    return d->auth ? auth_listen(d->auth, l->zmq, l->workers, l->clients, e) : ST_OK;
 out:
     sock_close(l->workers);
     if (l->zmq)
@@ -400,6 +434,7 @@ void link_close(struct daemon *d)
         w->verifying = 0;
         link_free_if_done(w);
     }
+    auth_close(d);
     map_release(&l->by_number);
     map_release(&l->by_peer);
     uv_close((uv_handle_t *)&l->poll[0], NULL);

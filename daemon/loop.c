@@ -25,6 +25,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "daemon/apply.h"
+#include "daemon/auth.h"
 #include "daemon/guard.h"
 #include "daemon/http.h"
 #include "daemon/job.h"
@@ -298,6 +299,8 @@ static void on_reload(uv_signal_t *h, int number)
     enum status st = c ? config_init(c, &e) : err_nomem(&e, "the configuration");
     if (st == ST_OK)
         st = config_parse(c, d->argc, d->argv, &e);
+    if (st == ST_OK && d->auth)
+        auth_reload(d->auth);
     char *state = st == ST_OK ? mem_strdup(d->config->state_dir) : NULL, *runtime = st == ST_OK ? mem_strdup(d->config->runtime_dir) : NULL;
     if (st == ST_OK && (!state || !runtime))
         st = err_nomem(&e, "the configuration");
@@ -406,6 +409,7 @@ static enum status open_all(struct daemon *d, struct err *e)
     struct owner_record theirs = {0};
     TRY(owner_take(d->config->state_dir, d->clients_endpoint, OWNER_SILENCE_MS, &theirs, &d->owner, e));
     TRY(lock_runtime(d, e));
+    TRY(auth_open(d, e));
     TRY(http_open(d, e));
     uv_timer_init(&d->uv, &d->tick);
     uv_timer_init(&d->uv, &d->retry);
@@ -432,6 +436,7 @@ static void close_all(struct daemon *d)
     struct relay *relay = d->relay;
     relay_close(d);
     link_close(d);
+    auth_close(d);
     relay_release(relay);
     provider_close(d);
     guard_close(d);

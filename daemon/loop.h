@@ -46,6 +46,7 @@ struct daemon {
 
     struct apply *apply;
     struct link *link;
+    struct auth *auth;  /* NULL: nobody comes in over the network */
     struct jobs *jobs;
     struct publish *publish;
     struct local *local;

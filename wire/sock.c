@@ -219,7 +219,7 @@ static void whose(zmq_msg_t *m, struct sock_peer *peer)
     const char *user = zmq_msg_gets(m, "User-Id");
     unsigned long number = user ? strtoul(user, NULL, 10) : 0;
     peer->user = number <= UINT32_MAX ? (uint32_t)number : 0;
-    peer->fd = peer->user ? zmq_msg_get(m, ZMQ_SRCFD) : -1;
+    peer->fd = zmq_msg_get(m, ZMQ_SRCFD);
 }
 
 enum status sock_receive(struct sock *s, struct sock_peer *peer, Ebb__Envelope **out, struct err *e)

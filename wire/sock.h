@@ -21,7 +21,7 @@ struct sock_peer {
     uint8_t id[SOCK_PEER_MAX];
     uint8_t len;
     uint32_t user; /* of whom the message came: what the ZAP handler called the key; 0: over a plain socket */
-    int fd;        /* of its connection, where user is not 0; it may be another's by now */
+    int fd;        /* of the connection that the message came over; it may be another's by now */
 };
 
 struct sock;
