@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/suggest.h"
+#include "daemon/agents.h"
 #include "daemon/apply.h"
 #include "daemon/auth.h"
 #include "daemon/call.h"
@@ -423,7 +424,7 @@ static void verb_workers(struct call *c)
     for (size_t i = 0; list && i < sched_worker_count(c->d->core); i++) {
         struct sched_worker_view v;
         sched_worker_view(c->d->core, i, &v);
-        if (json_array_append_new(list, worker_json(c->d, &v))) {
+        if (json_array_append_new(list, agents_dress(c->d, v.worker, worker_json(c->d, &v)))) {
             json_decref(list);
             list = NULL;
         }
@@ -431,6 +432,12 @@ static void verb_workers(struct call *c)
     if (list)
         provider_starting(c->d, add_starting, list);
     call_answer(c, list ? json_pack("{s:o}", "workers", list) : NULL);
+}
+
+static void verb_nodes(struct call *c)
+{
+    json_t *list = agents_json(c->d);
+    call_answer(c, list ? json_pack("{s:o}", "nodes", list) : NULL);
 }
 
 static void verb_drain(struct call *c)
@@ -488,7 +495,7 @@ static const struct {
     void (*run)(struct call *c);
 } verbs[] = {{"hello", verb_hello},   {"submit", verb_submit}, {"jobs", verb_jobs},     {"job", verb_job},         {"why", verb_why},     {"errors", verb_errors},
              {"events", verb_events}, {"pause", verb_pause},   {"cancel", verb_cancel}, {"rm", verb_rm},           {"resume", verb_resume}, {"retry", verb_retry},
-             {"workers", verb_workers}, {"drain", verb_drain}, {"doctor", verb_doctor}, {"stop", verb_stop},   {"keys", verb_keys},         {"invite", verb_invite}, {"authorize", verb_authorize},
+             {"workers", verb_workers}, {"nodes", verb_nodes}, {"drain", verb_drain}, {"doctor", verb_doctor}, {"stop", verb_stop},   {"keys", verb_keys},         {"invite", verb_invite}, {"authorize", verb_authorize},
              {"revoke", verb_revoke}};
 #define VERBS (sizeof verbs / sizeof *verbs)
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "daemon/agents.h"
 #include "daemon/api.h"
 #include "daemon/auth.h"
 #include "daemon/metrics.h"
@@ -239,6 +240,13 @@ static struct worker *meet(struct link *l, const struct sock_peer *peer, const E
 /* Takes m. */
 static void from_worker(struct link *l, const struct sock_peer *peer, Ebb__Envelope *m)
 {
+    if (agents_says(m)) {
+        const char *senseless_word = agents_said(l->d, peer, m);
+        if (senseless_word)
+            complain(l, "%s", senseless_word);
+        wire_free(m);
+        return;
+    }
     const char *why = senseless(m);
     struct worker *w = worker_of(l, peer);
     if (why) {

@@ -48,6 +48,13 @@ void link_send_revoke(struct link *l, uint64_t worker, uint64_t epoch);
 void link_send_ack(struct link *l, uint64_t worker, uint64_t epoch, uint64_t seq, enum ack_verdict verdict);
 void link_send_drain(struct link *l, uint64_t worker);
 void link_forget_job(struct link *l, uint64_t job);
+/* For agents, who share the workers' socket. 0 when it is gone. */
+int link_send_peer(struct link *l, const struct sock_peer *peer, Ebb__Envelope__BodyCase which, void *body);
+void link_send_welcome(struct link *l, const struct sock_peer *peer);
+void link_send_refused(struct link *l, const struct sock_peer *peer, const char *text);
+/* By a Welcome that it did not ask for; once a second at most. A stranger: one that an earlier daemon knew. */
+void link_ask_stranger(struct link *l, const struct sock_peer *peer);
+uint64_t link_peer_key(const struct sock_peer *p);
 /* json: NULL for "{}". 0 when the client is gone. */
 int link_send_reply(struct link *l, const struct sock_peer *client, uint64_t id, enum status code, const char *json, int more);
 

@@ -40,11 +40,8 @@ void link_letter_free(struct letter *x);
 void link_free_if_done(struct worker *w); /* it has ended, and nothing of it is being verified */
 
 /* link_send.c */
-void link_send_welcome(struct link *l, const struct sock_peer *peer);
-void link_send_refused(struct link *l, const struct sock_peer *peer, const char *text);
-/* By a Welcome that it did not ask for; once a second at most. A stranger: one that an earlier daemon knew. */
+/* By a Welcome that it did not ask for; once a second at most. */
 void link_ask_hello(struct link *l, struct worker *w);
-void link_ask_stranger(struct link *l, const struct sock_peer *peer);
 
 /* link_said.c */
 void link_beat(struct link *l, struct worker *w, const Ebb__Beat *b);

@@ -78,6 +78,15 @@ void link_send_refused(struct link *l, const struct sock_peer *peer, const char 
         log_debug("a refusal could not be sent: %s", e.text);
 }
 
+int link_send_peer(struct link *l, const struct sock_peer *peer, Ebb__Envelope__BodyCase which, void *body)
+{
+    struct err e;
+    enum status st = sock_send(l->workers, peer, which, body, &e);
+    if (st == ST_NOMEM)
+        link_no_memory(l);
+    return st == ST_OK;
+}
+
 /* 1 when the worker knows the job now. */
 static int tell_job(struct link *l, struct worker *w, const struct job *j)
 {

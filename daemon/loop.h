@@ -50,6 +50,7 @@ struct daemon {
     struct jobs *jobs;
     struct publish *publish;
     struct local *local;
+    struct agents *agents;
     struct slurm *slurm;
     struct kubernetes *kubernetes;
     struct owner *owner;

@@ -4,8 +4,9 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "daemon/agents.h"
 
-static const struct provider *const all[] = {&provider_local, &provider_slurm, &provider_kubernetes};
+static const struct provider *const all[] = {&provider_local, &provider_agent, &provider_slurm, &provider_kubernetes};
 #define COUNT (sizeof all / sizeof *all)
 
 static const struct provider *owner_of(const struct daemon *d, uint64_t worker)

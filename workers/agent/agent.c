@@ -93,8 +93,8 @@ static void reload(struct agent *a)
         log_error("the configuration stays as it is: %s", e.text);
     } else {
         if (changed(c.daemon, a->config.daemon) || changed(c.key_file, a->config.key_file) || changed(c.dir, a->config.dir) ||
-            changed(c.host, a->config.host) || changed(c.pack_cache, a->config.pack_cache) || c.pack_bytes != a->config.pack_bytes)
-            log_warn("daemon, key_file, dir, host and pack_cache need a restart");
+            changed(c.host, a->config.host) || changed(c.pack_cache, a->config.pack_cache) || c.pack_bytes != a->config.pack_bytes || c.priority != a->config.priority)
+            log_warn("daemon, key_file, dir, host, priority and pack_cache need a restart");
         a->config.policy = c.policy;
         a->config.log_level = c.log_level;
         log_init("ebb-agent", c.log_level);
@@ -267,7 +267,7 @@ static enum status open_all(struct agent *a, struct err *e)
     struct agent_config *c = &a->config;
     int tcp = strncmp(c->daemon, "tcp://", 6) == 0;
     struct guests_opts o = {.host = c->host, .dir = c->dir, .endpoint = c->daemon, .key_file = tcp ? c->key_file : NULL, .pack_cache = c->pack_cache,
-                            .pack_bytes = c->pack_bytes};
+                            .pack_bytes = c->pack_bytes, .priority = c->priority};
     TRY(guests_open(&o, &a->guests, e));
     watch_read(a->watch, clock_ms(), guests_cpu_ns(a->guests), &a->readings);
     struct talk_opts t = {.endpoint = c->daemon, .host = c->host, .keys = tcp ? &a->keys : NULL, .cores = a->readings.cores,
@@ -292,7 +292,7 @@ int agent_run(const struct agent_words *words)
         log_info("ebb-agent %s: node %s, %u cores, for the daemon at '%s'", AGENT_VERSION, a.config.host, a.readings.cores, a.config.daemon);
         for (char *save = NULL, *line = strtok_r(sees, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
             log_info("%s", line);
-        log_info("guests are held by: signals, SCHED_IDLE; control groups: %s", guests_means(a.guests));
+        log_info("guests are held by signals and control groups (%s)", guests_means(a.guests));
         sd_notify(0, "READY=1");
         while (!a.now && !(a.leave && !guests_count(a.guests) && (!guests_endings(a.guests) || !talk_welcome(a.talk) ||
                                                                    (a.leave_ms && clock_ms() - a.leave_ms > LAST_WORDS_MS)))) {

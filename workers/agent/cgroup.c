@@ -107,7 +107,7 @@ static char *own_group(const char *controller)
         if (!path)
             continue;
         *path++ = 0;
-        list++;
+        *list++ = 0;
         if (controller ? word_in(list, controller) : strcmp(line, "0") == 0 && !*list)
             found = mem_printf("%s%s", dir, strcmp(path, "/") ? path : "");
     }
@@ -131,7 +131,8 @@ static char *make(const char *own, const char *name)
 static void add_word(struct cgroup *c, const char *word)
 {
     size_t n = strlen(c->words);
-    snprintf(c->words + n, sizeof c->words - n, "%s%s", n ? ", " : "", word);
+    if (*word)
+        snprintf(c->words + n, sizeof c->words - n, "%s%s", n ? ", " : "", word);
 }
 
 static int open_door(struct cgroup *c, const char *dir)
@@ -169,7 +170,7 @@ static void enable_cpu(const char *own)
     mem_free(aside);
 }
 
-static void open_v2(struct cgroup *c, const char *name)
+static void open_v2(struct cgroup *c, const char *name, int idle)
 {
     char *own = own_group(NULL);
     c->v2 = make(own, name);
@@ -179,30 +180,30 @@ static void open_v2(struct cgroup *c, const char *name)
         c->freezes = has(c->v2, "cgroup.freeze");
         c->kills = has(c->v2, "cgroup.kill");
         const char *root = strrchr(own, '/');
-        if (!has(c->v2, "cpu.idle") && root && has(own, "cgroup.events")) /* the root group has none, and is not ours to change */
+        if (idle && !has(c->v2, "cpu.idle") && root && has(own, "cgroup.events")) /* the root group has none, and is not ours to change */
             enable_cpu(own);
         if (c->freezes)
             add_word(c, "cgroup v2 freeze");
         if (c->kills)
             add_word(c, "cgroup v2 kill");
-        if (say(c->v2, "cpu.idle", "1") == 0)
-            add_word(c, "cgroup v2 cpu.idle");
-        else if (say(c->v2, "cpu.weight", "1") == 0)
+        if (say(c->v2, "cpu.idle", idle ? "1" : "0") == 0)
+            add_word(c, idle ? "cgroup v2 cpu.idle" : "");
+        else if (idle && say(c->v2, "cpu.weight", "1") == 0)
             add_word(c, "cgroup v2 cpu.weight 1");
     }
     mem_free(own);
 }
 
-static void open_v1(struct cgroup *c, const char *name)
+static void open_v1(struct cgroup *c, const char *name, int idle)
 {
     char *own = own_group("cpu"), *acct = own_group("cpuacct");
     c->cpu = make(own, name);
     if (c->cpu && open_door(c, c->cpu)) {
         close_group(&c->cpu);
     } else if (c->cpu) {
-        if (say(c->cpu, "cpu.idle", "1") == 0)
-            add_word(c, "cgroup v1 cpu.idle");
-        else if (say(c->cpu, "cpu.shares", "2") == 0)
+        if (say(c->cpu, "cpu.idle", idle ? "1" : "0") == 0)
+            add_word(c, idle ? "cgroup v1 cpu.idle" : "");
+        else if (idle && say(c->cpu, "cpu.shares", "2") == 0)
             add_word(c, "cgroup v1 cpu.shares 2");
     }
     if (c->cpu && has(c->cpu, "cpuacct.usage"))
@@ -213,13 +214,13 @@ static void open_v1(struct cgroup *c, const char *name)
     mem_free(acct);
 }
 
-struct cgroup *cgroup_open(const char *name)
+struct cgroup *cgroup_open(const char *name, int idle)
 {
     struct cgroup *c = mem_zalloc(sizeof *c);
     if (!c)
         return NULL;
-    open_v2(c, name);
-    open_v1(c, name);
+    open_v2(c, name, idle);
+    open_v1(c, name, idle);
     cgroup_freeze(c, 0); /* what a dead agent left */
     cgroup_kill(c);
     return c;

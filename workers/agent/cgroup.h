@@ -9,9 +9,10 @@
 
 struct cgroup;
 
-/* Makes (or takes over from an agent that died) the groups called `name` below our own. Never fails: what may not be had is left out and said by
+/* Makes (or takes over from an agent that died) the groups called `name` below our own. idle: they get the processor when
+   nobody else wants it. Never fails: what may not be had is left out and said by
    cgroup_words. NULL: memory is out. */
-struct cgroup *cgroup_open(const char *name);
+struct cgroup *cgroup_open(const char *name, int idle);
 /* Removes what is empty. */
 void cgroup_close(struct cgroup *c);
 

@@ -80,6 +80,17 @@ static int take_owner(struct settings_value *v, void *to)
     return EINVAL;
 }
 
+static int take_priority(struct settings_value *v, void *to)
+{
+    static const char *const words[] = {[PRIORITY_IDLE] = "idle", [PRIORITY_LOW] = "low", [PRIORITY_NORMAL] = "normal"};
+    for (int i = 0; v->text && i < 3; i++)
+        if (strcmp(v->text, words[i]) == 0) {
+            *(enum policy_priority *)to = (enum policy_priority)i;
+            return 0;
+        }
+    return EINVAL;
+}
+
 static int take_hours(struct settings_value *v, void *to)
 {
     struct calendar c = {0};
@@ -126,6 +137,7 @@ static enum status read_file(struct agent_config *c, const char *file, struct er
         {"workers.count", "a whole number up to 1024", take_workers, &p->workers, NULL},
         {"workers.lanes", "a whole number up to 1024", take_workers, &p->lanes, &lanes_line},
         {"workers.memory", "a size such as 4GiB, or 0", take_memory, &p->memory_each, NULL},
+        {"workers.priority", "idle, low or normal", take_priority, &c->priority, NULL},
         {"workers.pack_cache", "a folder, or off", settings_text, &c->pack_cache, NULL},
         {"workers.pack_cache_size", "a size such as 20GiB", settings_size, &c->pack_bytes, NULL},
         {"owner.present", "active, logged-in or ignored", take_owner, &p->owner, NULL},

@@ -20,6 +20,7 @@ struct agent_config {
     char *pack_cache;   /* NULL: packs in dir */
     uint64_t pack_bytes;
     struct policy policy;
+    enum policy_priority priority;
     enum log_level log_level;
     char *file;         /* that was read; NULL: none */
     char *proc;         /* in place of /proc, for tests; NULL: none */

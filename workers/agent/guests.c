@@ -34,6 +34,7 @@
 #define CLOSE_MS 3000
 
 #define IOPRIO_IDLE (3 << 13)  /* IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0) of linux/ioprio.h */
+#define IOPRIO_LAST (2 << 13 | 7) /* IOPRIO_CLASS_BE, the last of eight */
 #define IOPRIO_OF_PROCESS 1
 
 struct guest {
@@ -171,7 +172,7 @@ static void write_there(const char *path, const char *text)
 
 /* Between fork and exec, with other threads' locks in unknown states: system calls only. What may not be had is gone without: the order of the
    scheduler alone keeps a guest out of the way. */
-static void become_guest(const int *doors, size_t door_count, int log_fd, pid_t parent)
+static void become_guest(const int *doors, size_t door_count, int log_fd, pid_t parent, enum policy_priority priority)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
@@ -181,12 +182,17 @@ static void become_guest(const int *doors, size_t door_count, int log_fd, pid_t 
         if (write(doors[i], "0", 1) < 0) {
             /* said at the start, by what the groups can */
         }
-    write_there("/proc/self/autogroup", "19");
     write_there("/proc/self/oom_score_adj", "1000");
-    setpriority(PRIO_PROCESS, 0, 19);
+    if (priority != PRIORITY_NORMAL) {
+        write_there("/proc/self/autogroup", "19");
+        setpriority(PRIO_PROCESS, 0, 19);
+        syscall(SYS_ioprio_set, IOPRIO_OF_PROCESS, 0, priority == PRIORITY_IDLE ? IOPRIO_IDLE : IOPRIO_LAST);
+    } else {
+        setpriority(PRIO_PROCESS, 0, 0); /* the agent's own is better */
+    }
     struct sched_param none = {0};
-    sched_setscheduler(0, SCHED_IDLE, &none);
-    syscall(SYS_ioprio_set, IOPRIO_OF_PROCESS, 0, IOPRIO_IDLE);
+    if (priority == PRIORITY_IDLE)
+        sched_setscheduler(0, SCHED_IDLE, &none);
     sigset_t all;
     sigemptyset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
@@ -246,7 +252,7 @@ int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64
     pid_t parent = getpid();
     x->pid = fork();
     if (x->pid == 0) {
-        become_guest(doors, door_count, fd, parent);
+        become_guest(doors, door_count, fd, parent, g->o.priority);
         execv(g->program, argv);
         _exit(127);
     }
@@ -554,7 +560,7 @@ enum status guests_open(const struct guests_opts *o, struct guests **out, struct
     if (st == ST_OK) {
         /* the same for every agent that uses this folder: the next one finds what is in it */
         snprintf(g->name, sizeof g->name, "ebb-guests-%" PRIx64, ((uint64_t)s.st_dev << 40) ^ (uint64_t)s.st_ino);
-        if (!(g->group = cgroup_open(g->name)))
+        if (!(g->group = cgroup_open(g->name, o->priority == PRIORITY_IDLE)))
             st = err_nomem(e, "the guests");
     }
     if (st != ST_OK) {

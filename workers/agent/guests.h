@@ -11,12 +11,14 @@
 #include "base/ending.h"
 #include "base/status.h"
 #include "wire/blackbox.h"
+#include "workers/agent/policy.h"
 
 struct guests;
 
 struct guests_opts {           /* copied, not the texts: they live as long as the guests */
     const char *host, *dir, *endpoint, *key_file, *pack_cache; /* NULL: none */
     uint64_t pack_bytes;
+    enum policy_priority priority;
 };
 
 struct guest_ending {

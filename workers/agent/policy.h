@@ -29,6 +29,8 @@ enum policy_pressure {
 
 enum policy_owner { OWNER_ACTIVE, OWNER_LOGGED_IN, OWNER_IGNORED };
 
+enum policy_priority { PRIORITY_IDLE, PRIORITY_LOW, PRIORITY_NORMAL }; /* of guests, for processor and disk */
+
 struct policy_amount { /* of memory: a share of all, or bytes */
     double share;      /* 0: bytes counts */
     uint64_t bytes;

@@ -184,6 +184,8 @@ void talk_state(struct talk *t, const struct decision *d, const struct readings 
     while (m.n_guests < MOST_GUESTS && guests_view(g, m.n_guests, &v)) {
         guest[m.n_guests] = (Ebb__AgentGuest)EBB__AGENT_GUEST__INIT;
         guest[m.n_guests].worker = v.number;
+        guest[m.n_guests].name = (char *)(uintptr_t)v.name;
+        guest[m.n_guests].pid = (uint32_t)v.pid;
         guest[m.n_guests].state = (char *)(uintptr_t)(v.leaving ? "leaving" : guests_frozen(g) ? "frozen" : "running");
         key = mix(key, v.number + (uint64_t)(2 * v.leaving + guests_frozen(g)));
         at[m.n_guests] = &guest[m.n_guests];
