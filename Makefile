@@ -52,7 +52,7 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/onnxdir.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
-                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/view.c scheduler/sched.c
+                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \
               workers/text/pattern.c workers/text/normal.c workers/text/scan.c workers/text/split.c workers/text/trie.c workers/text/vocab.c \
               workers/text/wordpiece.c workers/text/bpe.c workers/text/unigram.c workers/text/added.c workers/text/find.c \

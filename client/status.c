@@ -53,6 +53,8 @@ static int print_job(struct conn *c, uint64_t id)
                 units_count(b, (double)v.quarantined));
     print_field("redone", "%s commit%s refused because a lease was lost", units_count(a, number_of(job, "redone", 0)), count_of(job, "redone") == 1 ? "" : "s");
     print_field("since", "%s", when(number_of(job, "submitted_ms", 0), at, sizeof at));
+    if (number_of(job, "deadline_ms", 0) > 0)
+        print_field("wanted", "by %s%s%s", when(number_of(job, "deadline_ms", 0), at, sizeof at), *text_of(job, "late") ? ": " : "", text_of(job, "late"));
     if (number_of(job, "finished_ms", 0) > 0)
         print_field("until", "%s", when(number_of(job, "finished_ms", 0), at, sizeof at));
     json_decref(job);

@@ -131,9 +131,10 @@ json_t *api_job(struct daemon *d, uint64_t id)
                           (json_int_t)c->quarantined, "redone", (json_int_t)c->redone, "records_per_s", v.records_per_s, "bytes_per_s", v.bytes_per_s,
                           "seconds_left", number_or_null(worth, left > 0 ? left : 0), "workers", (json_int_t)v.workers, "workers_wanted",
                           (json_int_t)v.workers_wanted);
-    json_t *more = json_pack("{s:b, s:I, s:I, s:I, s:s, s:s, s:s, s:I}", "passing", job_waits_for_space(r), "submitted_ms", (json_int_t)r->submitted_ms, "finished_ms",
+    json_t *more = json_pack("{s:b, s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "passing", job_waits_for_space(r), "submitted_ms", (json_int_t)r->submitted_ms, "finished_ms",
                              (json_int_t)r->finished_ms, "sources", (json_int_t)j->source_count, "format", format_name(j->format), "precision",
-                             j->spec.precision, "numerics", j->numerics, "dims", (json_int_t)j->dims);
+                             j->spec.precision, "numerics", j->numerics, "dims", (json_int_t)j->dims, "deadline_ms", (json_int_t)r->params.deadline_ms,
+                             "late", words_json(v.late));
     if (!o || !more || json_object_update(o, more)) {
         json_decref(o);
         o = NULL;
@@ -223,6 +224,10 @@ static void verb_why(struct call *c)
             snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, v.waits_for);
         else
             snprintf(text, sizeof text, "job %" PRIu64 " is running on %u worker%s", r->id, v.workers, v.workers == 1 ? "" : "s");
+        if (*v.late) {
+            size_t n = strlen(text);
+            snprintf(text + n, sizeof text - n, "; %s", v.late);
+        }
         failed = failed || advise(advice, "ebb status %" PRIu64, r->id);
         break;
     case JOB_HELD:
@@ -398,10 +403,11 @@ static json_t *worker_json(struct daemon *d, const struct sched_worker_view *v)
     uint64_t now = clock_ms();
     snprintf(number, sizeof number, "%016" PRIx64, v->worker);
     lease_words(j, &v->lease, lease, sizeof lease);
-    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:f, s:o, s:I, s:I, s:f}", "worker", number, "name", w ? w->name : number, "host",
+    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:f, s:o, s:I, s:I, s:f, s:s}", "worker", number, "name", w ? w->name : number, "host",
                      w ? w->host : "", "pid", w ? (int)w->pid : 0, "state", api_worker_state(v, j), "model", j ? path_base(j->spec.model) : "", "job",
                      (json_int_t)v->job, "records_per_s", v->records_per_s, "since_s", (double)(now - v->joined_ms) / 1000, "lease", words_json(lease), "lanes",
-                     (json_int_t)v->lanes, "rss_bytes", (json_int_t)(w ? w->rss_bytes : 0), "beat_s", (double)(now - v->beat_ms) / 1000);
+                     (json_int_t)v->lanes, "rss_bytes", (json_int_t)(w ? w->rss_bytes : 0), "beat_s", (double)(now - v->beat_ms) / 1000, "provider",
+                     provider_id_word(v->provider));
 }
 
 static void add_starting(void *arg, uint64_t number, const char *name, uint64_t pid, uint64_t since_ms)

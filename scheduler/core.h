@@ -52,6 +52,7 @@ struct host {
 };
 
 #define RATE_BUCKETS 32 /* of a second each */
+#define SCALE_MOST 1000000u
 
 struct job {
     struct job_row row;
@@ -77,6 +78,16 @@ struct job {
     struct {
         uint64_t second, records, bytes;
     } rate[RATE_BUCKETS];
+    double worker_rate;             /* bytes/s of one worker, as measured last; 0: never */
+    double rate_sum;
+    uint32_t rate_count;
+    uint64_t load_ms;               /* of its model, as measured last */
+    uint64_t deadline_at_ms;        /* 0: none */
+    double held_need;               /* workers of full worth that the deadline took last */
+    uint32_t need, given;           /* workers: that the deadline takes, before others get some; that it is to have and that can be had */
+    double ends_ms;                 /* until it is done with these; below 0: not known */
+    int late;                       /* it is known to miss its deadline */
+    uint64_t late_ms;               /* since when `late` should be otherwise; 0: it should not */
 };
 
 struct lease {
@@ -157,13 +168,18 @@ struct sched {
     uint64_t no_expiry_before_ms, no_hang_before_ms;
     uint64_t wake_ms;               /* asked for; 0: none */
     uint64_t retry_ms;              /* memory was out: go on then; 0: nothing waits */
-    uint64_t scale_ms;
-    uint32_t wanted;                /* that would be useful, over all jobs, whoever can give them */
-    int scale_dirty;
+    uint64_t scale_ms, scaled_ms;   /* not before; last */
+    int wanted, scale_dirty;        /* wanted: some were, last */
+    struct job **order;
+    size_t order_cap;
     struct provider_state {
         int known, preemptible, told;
         uint32_t limit, wanted, alive; /* told: it was asked for `wanted` */
         uint64_t idle_ms, over_ms;     /* since when more live than its limit; 0: they do not */
+        uint64_t short_ms;             /* since when fewer live than are wanted; 0: they do not */
+        double lived_ms, losses;       /* of its workers, the last hour or so: what is older fades */
+        uint64_t shrink_ms;            /* since when fewer are wanted than it was told, at most shrink_to; 0: they are not */
+        uint32_t shrink_to;
     } providers[PROVIDERS];
     int work_dirty;                 /* work or workers appeared: look at the idle ones */
 

@@ -130,8 +130,7 @@ void job_free(struct job *j)
     mem_free(j);
 }
 
-/* A job with its layout, in its place; NULL when memory is out. */
-struct job *job_add(struct sched *s, const struct job_row *row, const struct layout *layout)
+struct job *job_add(struct sched *s, const struct job_row *row, const struct layout *layout, int64_t wall_ms)
 {
     if (s->job_count == s->job_cap && mem_grow((void **)&s->jobs, &s->job_cap, s->job_count, sizeof *s->jobs))
         return NULL;
@@ -143,6 +142,11 @@ struct job *job_add(struct sched *s, const struct job_row *row, const struct lay
         return NULL;
     }
     j->row = *row;
+    j->ends_ms = -1;
+    if (row->params.deadline_ms) {
+        int64_t left = row->params.deadline_ms > wall_ms ? row->params.deadline_ms - wall_ms : 0;
+        j->deadline_at_ms = s->now_ms + (uint64_t)left + (s->now_ms + (uint64_t)left == 0);
+    }
     j->row.reason[sizeof j->row.reason - 1] = 0;
     j->bytes_total = layout_bytes(layout);
     j->all_streams = layout->stream != NULL && layout->count > 0;
@@ -184,7 +188,7 @@ enum status job_submitted(struct sched *s, const struct sched_event *ev, struct 
                             .attempt = row->attempt,
                             .numerics = row->numerics,
                             .submitted_ms = row->submitted_ms};
-    struct job *j = job_add(s, &fresh, ev->u.job.layout);
+    struct job *j = job_add(s, &fresh, ev->u.job.layout, ev->u.job.wall_ms);
     if (!j)
         return err_nomem(e, "a job");
     core_touch_job(s, j);

@@ -6,7 +6,8 @@
 #include "scheduler/core.h"
 
 /* A job with its layout, in its place; NULL when memory is out. */
-struct job *job_add(struct sched *s, const struct job_row *row, const struct layout *layout);
+/* wall_ms: now, for its deadline. */
+struct job *job_add(struct sched *s, const struct job_row *row, const struct layout *layout, int64_t wall_ms);
 void job_free(struct job *j);
 void job_set_state(struct sched *s, struct job *j, enum job_state state);
 /* No more leases; what is read already is still committed. At most: 2 rows. */

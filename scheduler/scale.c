@@ -1,10 +1,14 @@
 #include "scheduler/scale.h"
 
+#include <stdlib.h>
+
+#include "base/mem.h"
 #include "scheduler/worker.h"
 
 #define PERIOD_MS 1000
-#define UNKNOWN_LEASE_BYTES (64u << 10) /* worth a worker's while, while nobody's rate is known */
-#define MOST 1000000u
+#define MEMORY_MS 3600000.0      /* for losses */
+#define PATIENCE_MS 120000       /* with a provider that does not give what it said */
+#define SHRINK_MS 10000
 #define OVER_LIMIT_MS 30000      /* a limit often falls a moment before the worker is gone for which it fell */
 
 void job_rate(const struct sched *s, const struct job *j, double *records_per_s, double *bytes_per_s)
@@ -25,62 +29,89 @@ void job_rate(const struct sched *s, const struct job *j, double *records_per_s,
     *bytes_per_s = (double)bytes / span_s;
 }
 
-uint32_t scale_useful(const struct sched *s, const struct job *j)
+/* Who can take part: its word counts as long as nothing speaks against it. And how fast each job's workers are; what was measured last stays when
+   there is none any more. */
+static void look_around(struct sched *s)
 {
-    if (!j->ledger.count)
-        return 0;
-    double records, bytes, lease = UNKNOWN_LEASE_BYTES;
-    job_rate(s, j, &records, &bytes);
-    if (bytes > 0 && j->workers) {
-        lease = bytes / j->workers * s->config.min_lease_ms / 1000;
-        if (lease < 1)
-            lease = 1;
+    uint64_t passed = s->scaled_ms ? s->now_ms - s->scaled_ms : 0;
+    s->scaled_ms = s->now_ms;
+    for (size_t i = 0; i < PROVIDERS; i++) {
+        struct provider_state *p = &s->providers[i];
+        double keep = passed < MEMORY_MS ? 1 - (double)passed / MEMORY_MS : 0;
+        p->lived_ms = p->lived_ms * keep + (double)passed * p->alive;
+        p->losses *= keep;
+        p->alive = 0;
     }
-    double useful = (double)(j->ready_bytes + j->leased_bytes) / lease;
-    if (j->all_streams) { /* one worker a stream */
-        uint64_t head = ledger_first(&j->ledger)->span.begin;
-        double streams = (double)(j->layout.count - layout_source(&j->layout, head));
-        if (useful > streams)
-            useful = streams;
+    for (struct job *j = s->running; j; j = j->next_running) {
+        j->rate_sum = 0;
+        j->rate_count = 0;
     }
-    uint32_t n = useful < 1 ? 1 : useful > MOST ? MOST : (uint32_t)useful;
-    if (n < j->row.params.min_workers)
-        n = j->row.params.min_workers;
-    if (j->row.params.max_workers && n > j->row.params.max_workers)
-        n = j->row.params.max_workers;
-    return n;
-}
-
-/* Who can take part: its word counts as long as nothing speaks against it. */
-static void count_alive(struct sched *s)
-{
-    for (size_t i = 0; i < PROVIDERS; i++)
-        s->providers[i].alive = 0;
     for (size_t i = 0; i < s->joined_count; i++) {
         const struct worker *w = s->joined[i];
-        if (worker_usable(w))
-            s->providers[s->providers[w->provider].known ? w->provider : PROVIDER_NONE].alive++;
+        if (!worker_usable(w))
+            continue;
+        s->providers[s->providers[w->provider].known ? w->provider : PROVIDER_NONE].alive++;
+        for (const struct lease *l = w->leases; l && w->bytes_per_s > 0; l = l->worker_next)
+            if (l->job->row.id == w->rate_job) {
+                l->job->rate_sum += w->bytes_per_s;
+                l->job->rate_count++;
+                break;
+            }
+    }
+    for (struct job *j = s->running; j; j = j->next_running)
+        if (j->rate_count)
+            j->worker_rate = j->rate_sum / j->rate_count;
+}
+
+void scale_loss(struct sched *s, const struct worker *w)
+{
+    s->providers[w->provider].losses++;
+    s->scale_dirty = 1;
+}
+
+/* What a provider says that it can give counts for so long as it gives what it is asked for. One that has not for PATIENCE_MS counts with what has
+   come and a little more; the rest of its limit is asked for when nobody else can give it. */
+static void look_into_providers(struct sched *s, struct scale_room *room)
+{
+    *room = (struct scale_room){.sure[PROVIDER_NONE] = s->providers[PROVIDER_NONE].alive};
+    for (size_t i = 1; i < PROVIDERS; i++) {
+        struct provider_state *p = &s->providers[i];
+        if (!p->known)
+            continue;
+        if (p->alive >= p->wanted)
+            p->short_ms = 0;
+        else if (!p->short_ms)
+            p->short_ms = s->now_ms;
+        uint32_t sure = p->limit;
+        if (p->short_ms && s->now_ms - p->short_ms >= PATIENCE_MS && !MUTANT(23)) {
+            sure = p->alive + (p->alive < 8 ? 1 : p->alive / 8);
+            sure = sure < p->limit ? sure : p->limit;
+        }
+        room->sure[i] = sure;
+        room->orders[i] = p->limit - sure;
     }
 }
 
-/* Local ones first, then guaranteed ones, then those that may be taken away. */
-static int rank(const struct sched *s, size_t provider)
+/* Grows at once; shrinks to the largest of what was wanted in the last SHRINK_MS. */
+static uint32_t settle(const struct sched *s, struct provider_state *p, uint32_t want)
 {
-    return provider == PROVIDER_LOCAL ? 0 : 1 + s->providers[provider].preemptible;
-}
-
-/* Those that joined by themselves count; the rest is shared out among providers in the order in which they are preferred. */
-static void share_out(const struct sched *s, uint32_t wanted, uint32_t out[PROVIDERS])
-{
-    uint32_t left = wanted > s->providers[PROVIDER_NONE].alive ? wanted - s->providers[PROVIDER_NONE].alive : 0;
-    for (int r = 0; r <= 2; r++)
-        for (size_t i = 1; i < PROVIDERS; i++) {
-            const struct provider_state *p = &s->providers[i];
-            if (!p->known || rank(s, i) != r)
-                continue;
-            out[i] = p->limit < left ? p->limit : left;
-            left -= out[i];
-        }
+    if (!s->running || want >= p->wanted) {
+        p->shrink_ms = 0;
+        return want;
+    }
+    if (!p->shrink_ms) {
+        p->shrink_ms = s->now_ms;
+        p->shrink_to = 0;
+    }
+    if (want > p->shrink_to)
+        p->shrink_to = want;
+    uint32_t to = p->wanted;
+    if (s->now_ms - p->shrink_ms >= SHRINK_MS) {
+        to = p->shrink_to;
+        p->shrink_ms = s->now_ms;
+        p->shrink_to = want;
+    }
+    return to < p->limit ? to : p->limit;
 }
 
 /* One more message than there was room for: another time. */
@@ -135,48 +166,70 @@ enum status scale_provider(struct sched *s, const struct sched_event *ev, struct
         return err_set(e, ST_USER, "there is no provider %u", id);
     struct provider_state *p = &s->providers[id];
     p->known = 1;
-    p->limit = ev->u.provider.limit < MOST ? ev->u.provider.limit : MOST;
+    p->limit = ev->u.provider.limit < SCALE_MOST ? ev->u.provider.limit : SCALE_MOST;
     p->preemptible = ev->u.provider.preemptible;
     p->idle_ms = ev->u.provider.idle_ms;
     s->scale_ms = 0;
     return ST_OK;
 }
 
-uint32_t scale_can(const struct sched *s, const struct job *j)
+/* Priority first; within one, deadlines in their order; then the older one. */
+static int compare_jobs(const void *a, const void *b)
 {
-    uint64_t can = s->providers[PROVIDER_NONE].alive;
-    uint32_t useful = scale_useful(s, j);
-    for (size_t i = 1; i < PROVIDERS; i++)
-        can += s->providers[i].known ? s->providers[i].limit : 0;
-    return useful < can ? useful : (uint32_t)can;
+    const struct job *x = *(const struct job *const *)a, *y = *(const struct job *const *)b;
+    if (x->row.params.priority != y->row.params.priority)
+        return x->row.params.priority > y->row.params.priority ? -1 : 1;
+    uint64_t dx = x->deadline_at_ms ? x->deadline_at_ms : UINT64_MAX, dy = y->deadline_at_ms ? y->deadline_at_ms : UINT64_MAX;
+    if (dx != dy)
+        return dx < dy ? -1 : 1;
+    return x->row.id < y->row.id ? -1 : x->row.id > y->row.id;
 }
 
 void scale_update(struct sched *s)
 {
     if (!s->scale_dirty || (s->now_ms < s->scale_ms && !s->running == !s->wanted))
         return;
-    if (core_room(s, 0, PROVIDERS, 0, 0)) {
+    size_t running = 0;
+    for (const struct job *j = s->running; j; j = j->next_running)
+        running++;
+    while (running > s->order_cap)
+        if (mem_grow((void **)&s->order, &s->order_cap, s->order_cap, sizeof *s->order)) {
+            core_later(s);
+            return;
+        }
+    if (core_room(s, running, PROVIDERS, 0, 0)) {
         core_later(s);
         return;
     }
     s->scale_dirty = 0;
     s->scale_ms = s->now_ms + PERIOD_MS;
-    uint64_t sum = 0;
-    for (const struct job *j = s->running; j; j = j->next_running)
-        sum += scale_useful(s, j);
-    s->wanted = sum > MOST ? MOST : (uint32_t)sum;
-    count_alive(s);
+    look_around(s);
     uint32_t want[PROVIDERS] = {0};
-    share_out(s, s->wanted, want);
+    struct scale_room room;
+    look_into_providers(s, &room);
+    size_t n = 0;
+    for (struct job *j = s->running; j; j = j->next_running)
+        s->order[n++] = j;
+    if (n > 1)
+        qsort(s->order, n, sizeof *s->order, compare_jobs);
+    for (size_t i = 0; i < n; i++) {
+        scale_job(s, s->order[i], &room, want);
+        if (s->order[i]->deadline_at_ms)
+            scale_deadline(s, s->order[i]);
+    }
+    s->wanted = running ? 1 : 0;
     for (size_t i = 1; i < PROVIDERS; i++) {
         struct provider_state *p = &s->providers[i];
-        if (!p->known || (p->told && p->wanted == want[i]))
+        uint32_t to = p->known ? settle(s, p, want[i]) : 0;
+        if (!p->known || (p->told && p->wanted == to))
             continue;
         p->told = 1;
-        p->wanted = want[i];
+        p->wanted = to;
+        if (!p->short_ms && p->alive < to)
+            p->short_ms = s->now_ms;
         struct sched_action *a = core_message(s, SCHED_DO_WANT_WORKERS, 0, 0, 0);
         a->u.want.provider = (uint32_t)i;
-        a->u.want.workers = want[i];
+        a->u.want.workers = to;
     }
     release_idle(s);
     release_excess(s);

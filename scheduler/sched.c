@@ -40,7 +40,7 @@ static enum status on_job_restored(struct sched *s, const struct sched_event *ev
     const struct job_row *row = ev->u.job.row;
     if (core_job(s, row->id))
         return err_set(e, ST_CORRUPT, "job %" PRIu64 " is in the store twice", row->id);
-    return job_add(s, row, ev->u.job.layout) ? ST_OK : err_nomem(e, "a job");
+    return job_add(s, row, ev->u.job.layout, ev->u.job.wall_ms) ? ST_OK : err_nomem(e, "a job");
 }
 
 static enum status on_span_restored(struct sched *s, const struct sched_event *ev, struct err *e)
@@ -297,6 +297,7 @@ void sched_free(struct sched *s)
     mem_free(s->slabs);
     mem_free(s->jobs);
     mem_free(s->joined);
+    mem_free(s->order);
     mem_free(s->workers.entries);
     mem_free(s->hosts.entries);
     mem_free(s->epochs.entries);

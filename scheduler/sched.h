@@ -232,6 +232,14 @@ struct sched_job_view {
     double records_per_s, bytes_per_s; /* over the last half minute; 0: not known yet */
     uint64_t head;                     /* everything before this position is DONE */
     char waits_for[256];               /* `ebb why`: "" when it runs */
+    char late[200];                    /* why it misses its deadline; "" when there is none, or it does not as far as one can see */
+    double ends_ms;                    /* until it will be done with the workers that can be had; below 0: not known */
+};
+struct sched_provider_view {
+    int known, preemptible;
+    uint32_t limit, wanted, alive;     /* alive: joined and not about to leave; of PROVIDER_NONE, those that came by themselves */
+    double losses_per_hour;            /* of one worker */
+    uint64_t short_ms;                 /* for so long fewer have been alive than were wanted */
 };
 struct sched_worker_view {
     uint64_t worker, host, model_key, job;
@@ -252,6 +260,7 @@ struct sched_job_figures {
     uint64_t spans_ready, spans_leased;
 };
 void sched_job_figures(const struct sched *s, size_t i, struct sched_job_figures *out);
+void sched_provider_view(const struct sched *s, uint32_t provider, struct sched_provider_view *out); /* provider < PROVIDERS */
 size_t sched_worker_count(const struct sched *s);
 void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view *out);
 

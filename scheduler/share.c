@@ -52,7 +52,8 @@ struct job *share_pick(const struct sched *s, const struct worker *w)
         if ((best && p->priority < best->row.params.priority) || !has_work(s, w, j) || !share_may_serve(s, w, j))
             continue;
         int sticks = p->model_key && p->model_key == w->model_key && s->now_ms < w->model_until_ms;
-        int below = j->workers - (uint32_t)serves(w, j) < p->min_workers;
+        uint32_t least = j->need > p->min_workers ? j->need : p->min_workers;
+        int below = j->workers - (uint32_t)serves(w, j) < least;
         int better;
         if (!best || p->priority > best->row.params.priority)
             better = 1;

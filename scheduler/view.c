@@ -123,11 +123,26 @@ int sched_job_view(const struct sched *s, uint64_t job, struct sched_job_view *o
                                    .spans_ready = j->ready_nodes,
                                    .spans_leased = j->leased_nodes,
                                    .workers = j->workers,
-                                   .workers_wanted = j->row.state == JOB_RUNNING ? scale_can(s, j) : 0,
+                                   .workers_wanted = j->row.state == JOB_RUNNING ? j->given : 0,
                                    .head = first ? first->span.begin : layout_end(&j->layout)};
     job_rate(s, j, &out->records_per_s, &out->bytes_per_s);
     why(s, j, out->waits_for, sizeof out->waits_for);
+    out->ends_ms = j->row.state == JOB_RUNNING ? j->ends_ms : -1;
+    if (j->row.state == JOB_RUNNING)
+        scale_late_words(s, j, out->late, sizeof out->late);
     return 1;
+}
+
+void sched_provider_view(const struct sched *s, uint32_t provider, struct sched_provider_view *out)
+{
+    const struct provider_state *p = &s->providers[provider];
+    *out = (struct sched_provider_view){.known = p->known,
+                                        .preemptible = p->preemptible,
+                                        .limit = p->limit,
+                                        .wanted = p->wanted,
+                                        .alive = p->alive,
+                                        .losses_per_hour = p->lived_ms > 0 ? p->losses * 3600000 / p->lived_ms : 0,
+                                        .short_ms = p->short_ms ? s->now_ms - p->short_ms : 0};
 }
 
 void sched_job_figures(const struct sched *s, size_t i, struct sched_job_figures *out)

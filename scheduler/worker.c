@@ -10,6 +10,7 @@
 #include "scheduler/blame.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
+#include "scheduler/scale.h"
 #include "scheduler/share.h"
 
 #define KEEP_LOST 1024    /* workers that may come back */
@@ -369,6 +370,8 @@ enum status worker_ended(struct sched *s, const struct sched_event *ev, struct e
         return ST_OK;
     if (blame_room(s, w, ev->u.ended.count))
         return err_nomem(e, "the end of a worker");
+    if (w->joined && !w->lost && (ev->u.ended.how == WORKER_LOST || ev->u.ended.how == WORKER_PREEMPTED))
+        scale_loss(s, w);
     blame_ended(s, w, ev->u.ended.how, ev->u.ended.suspects, ev->u.ended.count);
     worker_free(s, w);
     return ST_OK;
@@ -386,6 +389,9 @@ enum status worker_model_ready(struct sched *s, const struct sched_event *ev, st
     w->loading = 0;
     w->progress_ms = w->rate_ms = s->now_ms;
     w->acc_bytes = w->acc_records = 0;
+    for (struct job *j = s->running; j; j = j->next_running)
+        if (j->row.params.model_key == w->model_key)
+            j->load_ms = j->load_ms ? (j->load_ms * 3 + ev->u.model.load_ms) / 4 : ev->u.model.load_ms;
     for (struct lease *l = w->leases; l; l = l->worker_next) {
         l->job->model_fails = 0;
         if (l->job->row.params.model_key && l->job->row.params.model_key != w->model_key)
@@ -444,6 +450,7 @@ int worker_expire(struct sched *s, struct worker *w)
         worker_refresh(s, w);
     } else if (s->now_ms >= not_before(s, w->beat_ms + s->config.worker_timeout_ms) && !MUTANT(13)) {
         blame_ended(s, w, WORKER_LOST, NULL, 0);
+        scale_loss(s, w);
         worker_lose(s, w);
         if (s->lost_count > KEEP_LOST)
             worker_free(s, s->lost_first);
