@@ -137,7 +137,10 @@ $(B)/bench/engine: $(B)/obj/bench/engine.o $(call LIBS_OF,engine storage base)
 # a tiny random model for shell tests: build/tests/mkmodel DIR [seed] [hidden] [layers] [vocab]
 $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 	$(call LINK,$^)
-TEST_TOOLS := $(B)/tests/mkmodel
+# workers by the thousand that only say hello: build/tests/crowd ENDPOINT COUNT
+$(B)/tests/crowd: $(B)/obj/tests/lib/crowd.o $(call LIBS_OF,wire base)
+	$(call LINK,$^ -lzmq $(LIBS_wire))
+TEST_TOOLS := $(B)/tests/mkmodel $(B)/tests/crowd
 # the simulator over the real core, and the same over a core in which bugs can be planted
 SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants
 OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/sim/worker.c tests/sim/image.c)
