@@ -79,7 +79,7 @@ BENCH_TOOLS := $(patsubst bench/tools/%.c,$(B)/bench/tools/%,$(wildcard bench/to
 $(B)/bench/tools/%: $(B)/obj/bench/tools/%.o $(call LIBS_OF,engine storage base)
 	$(call LINK,$^ $(LIBS_engine) $(LIBS_storage))
 .PHONY: bench
-bench: all demo-data $(BENCHES) $(BENCH_TOOLS) $(TEST_TOOLS)
+bench: all demo-data $(TOKENIZERS) $(BENCHES) $(BENCH_TOOLS) $(TEST_TOOLS)
 	$(Q)bench/run $(B)
 
 # Fuzzing: tests/fuzz/NAME_fuzz.c are libFuzzer targets (clang), which begin with tests/fuzz/seeds/NAME_fuzz. `make check` gives each

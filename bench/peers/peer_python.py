@@ -21,3 +21,20 @@ def ensure(extra=()):
         subprocess.check_call([sys.executable, "-m", "venv", venv])
     os.environ["EBB_BENCH_VENV"] = "1"
     os.execv(python, [python, *sys.argv])
+
+
+def optional(name):
+    """A peer that is not needed: 1 where it can be imported, if need be after it was put into the virtual environment of the benchmarks (not into anybody
+    else's Python); else 0, and why it is left out is said."""
+    if importlib.util.find_spec(name):
+        return 1
+    venv = os.path.join(os.environ.get("BUILD", "build"), "bench", "venv")
+    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
+        print(f"{name} is not there: not compared (pip install {name})", flush=True)
+        return 0
+    p = subprocess.run([sys.executable, "-m", "pip", "install", "-q", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    importlib.invalidate_caches()
+    if p.returncode == 0 and importlib.util.find_spec(name):
+        return 1
+    print(f"{name} is not there, and pip does not bring it: not compared ({p.stdout.strip().splitlines()[-1] if p.stdout.strip() else p.returncode})", flush=True)
+    return 0
