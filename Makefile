@@ -117,7 +117,7 @@ SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/a
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
-              client/results.c client/control.c client/workers.c client/top_draw.c client/top.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c
+              client/results.c client/control.c client/workers.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c
 
 include mk/rules.mk
 include mk/check.mk
