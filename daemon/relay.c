@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "daemon/auth.h"
 #include "daemon/link_inside.h"
 
 #define TURN 64
@@ -370,11 +371,11 @@ static struct peer *meet(struct relay *r, const struct sock_peer *name)
 {
     uint64_t key = XXH64(name->id, name->len, name->len);
     struct peer *p = map_find(&r->by_name, key);
-    if (p && p->name.len == name->len && memcmp(p->name.id, name->id, name->len) == 0) {
+    if (p && p->name.len == name->len && memcmp(p->name.id, name->id, name->len) == 0 && p->name.user == name->user) {
         p->seen_ms = clock_ms();
         return p;
     }
-    if (p) /* another of the same sum: neither is worth more; this one cannot be had twice by chance */
+    if (p) /* a name of somebody else's, who showed another key; or one of the same sum, which does not happen by chance */
         return NULL;
     p = mem_zalloc(sizeof *p);
     if (!p || map_add(&r->by_name, key, p))
@@ -411,7 +412,7 @@ static void take(struct relay *r, const struct sock_peer *name, Ebb__Envelope *m
     const char *why = senseless(m, &id);
     struct peer *p = meet(r, name);
     if (!p) {
-        complain(r, "a peer with another's sum");
+        complain(r, "a peer under another's name");
         wire_free(m);
         return;
     }
@@ -456,6 +457,9 @@ static void receive(struct relay *r)
             complain(r, e.text);
         } else if (!name.len) {
             complain(r, "a peer whose name is too long");
+            wire_free(m);
+        } else if (r->d->auth && !auth_may(r->d->auth, &name, KEYS_NODE)) {
+            complain(r, "a peer whose key is not one of a node, or was revoked");
             wire_free(m);
         } else {
             take(r, &name, m);
@@ -569,6 +573,18 @@ static void on_closed(uv_handle_t *h)
     mem_free(r);
 }
 
+/* Two ports behind the workers'. */
+static enum status bind_at(struct relay *r, const char *endpoint, struct err *e)
+{
+    const char *colon = strrchr(endpoint, ':');
+    char *text = mem_printf("%.*s:%d", (int)(colon - endpoint), endpoint, atoi(colon + 1) + RELAY_PORT);
+    if (!text)
+        return err_nomem(e, "the relay");
+    enum status st = sock_bind(r->sock, text, auth_keys(r->d->auth), SOCK_NODES, e);
+    mem_free(text);
+    return st;
+}
+
 enum status relay_open(struct daemon *d, struct err *e)
 {
     struct relay *r = mem_zalloc(sizeof *r);
@@ -594,6 +610,8 @@ enum status relay_open(struct daemon *d, struct err *e)
     if (st == ST_OK)
         st = sock_bind(r->sock, endpoint, NULL, SOCK_NODES, e);
     mem_free(endpoint);
+    for (char **at = d->auth ? d->config->listen : NULL; st == ST_OK && at && *at; at++)
+        st = bind_at(r, *at, e);
     if (st == ST_OK)
         st = start(r, e);
     return st;

@@ -9,6 +9,7 @@
 #include "daemon/loop.h"
 
 #define RELAY_NAME "relay" /* of its socket, beside the workers' */
+#define RELAY_PORT 2       /* over tcp, so far behind the workers' */
 
 /* Behind link_open. */
 MUST_USE enum status relay_open(struct daemon *d, struct err *e);
