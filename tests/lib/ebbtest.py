@@ -165,7 +165,7 @@ def errors(out):
 
 
 def processes(mark):
-    """Process ids of ebbd and ebb-worker whose command line or environment names `mark` (the test's folder), with their program's name."""
+    """Process ids of our programs whose command line or environment names `mark` (the test's folder), with their program's name."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -178,7 +178,7 @@ def processes(mark):
         except OSError:
             continue
         name = os.path.basename(words[0]).decode("utf-8", "replace")
-        if state != "Z" and name in ("ebb", "ebbd", "ebb-worker") and (mark.encode() in b"\0".join(words) or mark.encode() in environ):
+        if state != "Z" and name in ("ebb", "ebbd", "ebb-worker", "ebb-agent") and (mark.encode() in b"\0".join(words) or mark.encode() in environ):
             found.append((int(pid), name))
     return found
 
