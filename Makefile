@@ -52,7 +52,8 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/onnxdir.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
-                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c
+                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c \
+                 scheduler/plan_graph.c scheduler/plan_exact.c scheduler/plan_price.c scheduler/plan.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \
               workers/text/pattern.c workers/text/normal.c workers/text/scan.c workers/text/split.c workers/text/trie.c workers/text/vocab.c \
               workers/text/wordpiece.c workers/text/bpe.c workers/text/unigram.c workers/text/added.c workers/text/find.c \
@@ -117,7 +118,7 @@ SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/a
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
-              client/results.c client/control.c client/workers.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/doctor.c client/completion.c client/commands.c client/main.c
+              client/results.c client/control.c client/workers.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/plan_file.c client/model_plan.c client/doctor.c client/completion.c client/commands.c client/main.c
 
 include mk/rules.mk
 include mk/check.mk

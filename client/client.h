@@ -23,7 +23,7 @@ struct command {
 
 #define COMMANDS(X)                                                                                                              \
     X(run) X(check) X(submit) X(jobs) X(status) X(why) X(watch) X(errors) X(results) X(pause) X(resume) X(cancel) X(retry) X(rm)  \
-    X(workers) X(nodes) X(drain) X(top) X(model_inspect) X(model_bench) X(model_test) X(doctor) X(completion)
+    X(workers) X(nodes) X(drain) X(top) X(model_inspect) X(model_bench) X(model_test) X(model_plan) X(doctor) X(completion)
 #define X(name) extern const struct command command_##name;
 COMMANDS(X)
 #undef X

@@ -109,7 +109,7 @@ $(B)/bin/ebb-worker: $(B)/obj/workers/main.o $(call LIBS_OF,worker tensor_in ima
 	$(call LINK,$^ -lzmq -lsystemd $(LIBS_engine) $(LIBS_image) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
 $(B)/bin/ebb-agent: $(B)/obj/workers/agent/main.o $(call LIBS_OF,agent wire base)
 	$(call LINK,$^ -lzmq -lyaml -lsystemd $(LIBS_wire))
-$(B)/bin/ebb: $(B)/obj/client/main.o $(call LIBS_OF,client engine text storage wire base)
+$(B)/bin/ebb: $(B)/obj/client/main.o $(call LIBS_OF,client scheduler engine text storage wire base)
 	$(call LINK,$^ -lzmq -lyaml $(LIBS_engine) $(LIBS_text) $(LIBS_storage) $(LIBS_wire))
 
 # Tests ----------------------------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ $(eval $(call TEST_RULE,worker,worker tensor_in image engine text storage wire,$
 $(eval $(call TEST_RULE,agent,agent wire,-lzmq -lyaml -lsystemd $(LIBS_wire)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
 $(B)/tests/unit/daemon/ebbd_test: | $(B)/bin/ebbd
-$(eval $(call TEST_RULE,client,client engine text storage wire,$(ALL_LIBS)))
+$(eval $(call TEST_RULE,client,client scheduler engine text storage wire,$(ALL_LIBS)))
 
 # What the tables of options say, as manual pages and as completion for shells --------------------------------------------------------
 .PHONY: man completion
