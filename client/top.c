@@ -200,14 +200,18 @@ static int alive(void *arg)
 
 static enum status look(struct conn *c, struct top_pool *out, struct err *e)
 {
-    json_t *hello = NULL, *jobs = NULL, *workers = NULL;
+    json_t *hello = NULL, *jobs = NULL, *workers = NULL, *offers = NULL;
     enum status st = conn_call(c, "hello", NULL, ANSWER_MS, &hello, e);
     if (st == ST_OK)
         st = conn_call(c, "jobs", NULL, ANSWER_MS, &jobs, e);
     if (st == ST_OK)
         st = conn_call(c, "workers", NULL, ANSWER_MS, &workers, e);
     if (st == ST_OK)
-        return top_pool_take(out, hello, jobs, workers, e);
+        st = conn_call(c, "nodes", NULL, ANSWER_MS, &offers, e);
+    if (st == ST_USER) /* a daemon of the version before knows of no agents */
+        st = ST_OK;
+    if (st == ST_OK)
+        return top_pool_take(out, hello, jobs, workers, offers, e);
     json_decref(hello);
     json_decref(jobs);
     json_decref(workers);

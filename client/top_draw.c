@@ -41,10 +41,33 @@ static int is_busy(const json_t *w)
     return strcmp(state, "running") == 0 || strcmp(state, "probing") == 0;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    const struct top_node *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* What agents say of the nodes that are there, sorted by name, and of others. */
+static void gather_offers(struct top_pool *p)
+{
+    size_t with_workers = p->node_count, i;
+    json_t *offer;
+    json_array_foreach(json_object_get(p->offers, "nodes"), i, offer)
+    {
+        struct top_node key = {.name = text_of(offer, "host")}, *n = with_workers ? bsearch(&key, p->nodes, with_workers, sizeof key, by_name) : NULL;
+        if (!n) {
+            n = &p->nodes[p->node_count++];
+            *n = key;
+        }
+        n->state = text_of(offer, "state");
+        n->reason = text_of(offer, "reason");
+    }
+}
+
 /* One node for each run of equal hosts. */
 static int gather_nodes(struct top_pool *p)
 {
-    p->nodes = mem_array(p->worker_count + 1, sizeof *p->nodes);
+    p->nodes = mem_array(p->worker_count + json_array_size(json_object_get(p->offers, "nodes")) + 1, sizeof *p->nodes);
     if (!p->nodes)
         return -1;
     qsort(p->worker_rows, p->worker_count, sizeof *p->worker_rows, by_node_name);
@@ -52,7 +75,7 @@ static int gather_nodes(struct top_pool *p)
         const json_t *w = p->worker_rows[i];
         const char *host = text_of(w, "host");
         if (!p->node_count || strcmp(p->nodes[p->node_count - 1].name, host) != 0)
-            p->nodes[p->node_count++] = (struct top_node){.name = host};
+            p->nodes[p->node_count++] = (struct top_node){.name = host, .state = "", .reason = ""};
         struct top_node *n = &p->nodes[p->node_count - 1];
         n->workers++;
         n->busy += (size_t)is_busy(w);
@@ -60,12 +83,13 @@ static int gather_nodes(struct top_pool *p)
         n->rss_bytes += count_of(w, "rss_bytes");
         n->records_per_s += number_of(w, "records_per_s", 0);
     }
+    gather_offers(p);
     return 0;
 }
 
-enum status top_pool_take(struct top_pool *out, json_t *hello, json_t *jobs, json_t *workers, struct err *e)
+enum status top_pool_take(struct top_pool *out, json_t *hello, json_t *jobs, json_t *workers, json_t *offers, struct err *e)
 {
-    *out = (struct top_pool){.hello = hello, .jobs = jobs, .workers = workers};
+    *out = (struct top_pool){.hello = hello, .jobs = jobs, .workers = workers, .offers = offers};
     out->job_rows = rows_of(json_object_get(jobs, "jobs"), &out->job_count);
     out->worker_rows = rows_of(json_object_get(workers, "workers"), &out->worker_count);
     if (!out->job_rows || !out->worker_rows || gather_nodes(out)) {
@@ -88,6 +112,7 @@ void top_pool_release(struct top_pool *p)
     json_decref(p->hello);
     json_decref(p->jobs);
     json_decref(p->workers);
+    json_decref(p->offers);
     *p = (struct top_pool){0};
 }
 
@@ -207,11 +232,13 @@ static void node_row(const struct top_pool *p, size_t i, char (*cells)[CELL])
     say_cell(cells[5], "");
     if (n->rss_bytes)
         units_bytes(cells[5], n->rss_bytes);
+    say_cell(cells[6], n->state);
+    snprintf(cells[7], CELL, "%.510s", n->reason);
 }
 
 static const struct shape job_shape = {9, {"JOB", "NAME", "STATE", "DONE", "RATE", "LEFT", "WORKERS", "ERRORS", ""}, job_row};
 static const struct shape worker_shape = {9, {"WORKER", "NODE", "STATE", "JOB", "RATE", "SINCE", "MEMORY", "LANES", "LEASE"}, worker_row};
-static const struct shape node_shape = {6, {"NODE", "WORKERS", "BUSY", "LANES", "RATE", "MEMORY"}, node_row};
+static const struct shape node_shape = {8, {"NODE", "WORKERS", "BUSY", "LANES", "RATE", "MEMORY", "AGENT", ""}, node_row};
 
 /* The screen ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -417,8 +444,9 @@ json_t *top_json(const struct top_pool *p)
     json_t *nodes = json_array();
     for (size_t i = 0; nodes && i < p->node_count; i++) {
         const struct top_node *n = &p->nodes[i];
-        if (json_array_append_new(nodes, json_pack("{s:s, s:I, s:I, s:I, s:f, s:I}", "host", n->name, "workers", (json_int_t)n->workers, "busy", (json_int_t)n->busy,
-                                                   "lanes", (json_int_t)n->lanes, "records_per_s", n->records_per_s, "rss_bytes", (json_int_t)n->rss_bytes))) {
+        if (json_array_append_new(nodes, json_pack("{s:s, s:I, s:I, s:I, s:f, s:I, s:s, s:s}", "host", n->name, "workers", (json_int_t)n->workers, "busy", (json_int_t)n->busy,
+                                                   "lanes", (json_int_t)n->lanes, "records_per_s", n->records_per_s, "rss_bytes", (json_int_t)n->rss_bytes, "agent", n->state,
+                                                   "reason", n->reason))) {
             json_decref(nodes);
             nodes = NULL;
         }

@@ -27,18 +27,19 @@ struct top_node {
     size_t workers, busy, lanes;
     double records_per_s;
     uint64_t rss_bytes;
+    const char *state, *reason; /* as its agent says; "" without one */
 };
 
 struct top_pool {
-    json_t *hello, *jobs, *workers; /* answers; owned */
+    json_t *hello, *jobs, *workers, *offers; /* answers; owned. offers: of `nodes`, may be NULL */
     const json_t **job_rows, **worker_rows;
     struct top_node *nodes;         /* names point into the workers */
     size_t job_count, worker_count, node_count, running;
     double records_per_s;
 };
 
-/* Takes the three answers, also when it fails (ST_NOMEM; *out is empty then). */
-MUST_USE enum status top_pool_take(struct top_pool *out, json_t *hello, json_t *jobs, json_t *workers, struct err *e);
+/* Takes the four answers, also when it fails (ST_NOMEM; *out is empty then). */
+MUST_USE enum status top_pool_take(struct top_pool *out, json_t *hello, json_t *jobs, json_t *workers, json_t *offers, struct err *e);
 void top_pool_release(struct top_pool *p);
 void top_pool_sort(struct top_pool *p, enum top_order order);
 

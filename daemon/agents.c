@@ -643,6 +643,21 @@ json_t *agents_dress(const struct daemon *d, uint64_t worker, json_t *o)
     return o;
 }
 
+static const char *state_word(const struct agent *x)
+{
+    return x->silent ? "silent" : x->stated ? x->state : "new";
+}
+
+void agents_visit(const struct daemon *d, void (*node)(void *arg, const char *state), void (*worker)(void *arg, uint64_t number, const char *state), void *arg)
+{
+    size_t i = 0;
+    for (const struct agent *x; d->agents && (x = map_next(&d->agents->by_peer, &i));) {
+        node(arg, state_word(x));
+        for (size_t k = 0; k < x->count; k++)
+            worker(arg, x->guests[k].number, x->guests[k].state);
+    }
+}
+
 json_t *agents_json(const struct daemon *d)
 {
     const struct agents *a = d->agents;
@@ -650,7 +665,7 @@ json_t *agents_json(const struct daemon *d)
     uint64_t now_ms = clock_ms();
     size_t i = 0;
     for (const struct agent *x; list && (x = map_next(&a->by_peer, &i));) {
-        const char *state = x->silent ? "silent" : x->stated ? x->state : "new";
+        const char *state = state_word(x);
         json_t *o = json_pack("{s:s, s:s, s:s, s:f, s:i, s:i, s:i, s:i, s:f, s:I, s:I, s:s}", "host", x->host, "state", state, "reason", x->silent ? "" : x->reason,
                               "since_s", (double)(now_ms - (x->silent ? x->seen_ms : x->stated ? x->state_since_ms : x->joined_ms)) / 1000, "workers",
                               (int)x->count, "wanted", (int)x->wants, "room", (int)x->room, "cores", (int)x->cores, "load_of_others", x->load_of_others,

@@ -19,5 +19,7 @@ const char *agents_said(struct daemon *d, const struct sock_peer *peer, const Eb
 json_t *agents_dress(const struct daemon *d, uint64_t worker, json_t *o);
 /* For `ebb nodes`: an array; NULL: memory is out. */
 json_t *agents_json(const struct daemon *d);
+/* For metrics: the state of each node, and number and state of each of its workers. */
+void agents_visit(const struct daemon *d, void (*node)(void *arg, const char *state), void (*worker)(void *arg, uint64_t number, const char *state), void *arg);
 
 #endif

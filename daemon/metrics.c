@@ -10,13 +10,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "base/path.h"
+#include "daemon/agents.h"
 #include "daemon/api.h"
 #include "daemon/apply.h"
 #include "daemon/call.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
 #include "daemon/provider.h"
+#include "daemon/relay.h"
 
 /* Counting ------------------------------------------------------------------------------------------------------------------------- */
 
@@ -116,29 +119,102 @@ static int write_store(const struct daemon *d, struct buf *out)
            number(out, "ebb_store_last_sync_seconds", "gauge", "How long the last synced write took.", (double)f.last_sync_us / 1e6);
 }
 
+static int write_relay(const struct daemon *d, struct buf *out)
+{
+    struct relay_figures f;
+    relay_figures(d, &f);
+    return number(out, "ebb_relay_peers", "gauge", "Workers that get files through the daemon.", (double)f.peers) ||
+           head(out, "ebb_relay_sent_bytes_total", "counter", "Bytes that the relay gave to workers.") ||
+           buf_printf(out, "ebb_relay_sent_bytes_total{what=\"input\"} %" PRIu64 "\nebb_relay_sent_bytes_total{what=\"model\"} %" PRIu64 "\n", f.read_bytes,
+                      f.model_bytes) ||
+           number(out, "ebb_relay_received_bytes_total", "counter", "Bytes of parts that the relay took from workers.", (double)f.written_bytes) ||
+           number(out, "ebb_relay_parts_total", "counter", "Parts that the relay completed.", (double)f.parts) ||
+           number(out, "ebb_relay_refused_total", "counter", "Questions that the relay answered with an error.", (double)f.refused) ||
+           number(out, "ebb_relay_model_fetches_total", "counter", "Hosts that were let read a model from the daemon.", (double)f.model_fetches) ||
+           number(out, "ebb_relay_waiting_bytes", "gauge", "Answers that workers have not taken yet.", (double)f.waiting_bytes);
+}
+
 /* Workers: by provider and state. */
-static const char *const worker_states[] = {"starting", "loading", "running", "idle", "probing", "draining", "lost"};
+static const char *const worker_states[] = {"starting", "loading", "running", "idle", "probing", "draining", "lost", "frozen"};
 #define WORKER_STATES (sizeof worker_states / sizeof *worker_states)
+static const char *const node_states[] = {"free", "frozen", "leaving", "away", "silent", "new"};
+#define NODE_STATES (sizeof node_states / sizeof *node_states)
+
+static size_t find_word(const char *const *words, size_t count, const char *word)
+{
+    size_t i = 0;
+    while (i < count && strcmp(words[i], word) != 0)
+        i++;
+    return i;
+}
 
 static size_t worker_state(const struct daemon *d, const struct sched_worker_view *v)
 {
     const char *word = api_worker_state(v, v->job ? job_find((struct daemon *)(uintptr_t)d, v->job) : NULL);
-    for (size_t i = 0; i < WORKER_STATES; i++)
-        if (strcmp(worker_states[i], word) == 0)
-            return i;
-    BUG("a worker is in state '%s'", word);
+    size_t i = find_word(worker_states, WORKER_STATES, word);
+    BUG_IF(i == WORKER_STATES, "a worker is in state '%s'", word);
+    return i;
+}
+
+/* What agents say of their nodes. */
+struct nodes {
+    uint64_t states[NODE_STATES];
+    uint64_t *frozen; /* workers, ascending once all are there */
+    size_t frozen_count, frozen_cap;
+    int failed;
+};
+
+static void on_node(void *arg, const char *state)
+{
+    struct nodes *n = arg;
+    size_t i = find_word(node_states, NODE_STATES, state);
+    if (i < NODE_STATES) /* else a word of an agent that is newer than we are */
+        n->states[i]++;
+}
+
+static void on_guest(void *arg, uint64_t number_of_worker, const char *state)
+{
+    struct nodes *n = arg;
+    if (strcmp(state, "frozen") != 0 || n->failed)
+        return;
+    n->failed = mem_grow((void **)&n->frozen, &n->frozen_cap, n->frozen_count, sizeof *n->frozen);
+    if (!n->failed)
+        n->frozen[n->frozen_count++] = number_of_worker;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static int write_nodes(struct buf *out, const struct nodes *n)
+{
+    int failed = head(out, "ebb_nodes", "gauge", "Nodes that agents offer, by what their agent says.");
+    for (size_t i = 0; i < NODE_STATES && !failed; i++)
+        failed = buf_printf(out, "ebb_nodes{state=\"%s\"} %" PRIu64 "\n", node_states[i], n->states[i]);
+    return failed;
 }
 
 static int write_workers(const struct daemon *d, struct buf *out)
 {
     uint64_t count[PROVIDERS][WORKER_STATES] = {0};
+    size_t frozen = find_word(worker_states, WORKER_STATES, "frozen");
+    struct nodes nodes = {0};
     double lanes = 0;
+    agents_visit(d, on_node, on_guest, &nodes);
+    if (nodes.frozen_count)
+        qsort(nodes.frozen, nodes.frozen_count, sizeof *nodes.frozen, compare_numbers);
     for (size_t i = 0; d->core && i < sched_worker_count(d->core); i++) {
         struct sched_worker_view v;
         sched_worker_view(d->core, i, &v);
-        count[v.provider < PROVIDERS ? v.provider : PROVIDER_NONE][worker_state(d, &v)]++;
+        int stands = nodes.frozen_count && bsearch(&v.worker, nodes.frozen, nodes.frozen_count, sizeof *nodes.frozen, compare_numbers);
+        count[v.provider < PROVIDERS ? v.provider : PROVIDER_NONE][stands ? frozen : worker_state(d, &v)]++;
         lanes += v.lanes;
     }
+    mem_free(nodes.frozen);
+    if (nodes.failed || write_nodes(out, &nodes))
+        return -1;
     for (uint32_t p = 1; p < PROVIDERS; p++)
         count[p][0] += provider_starting_of(d, p);
     int failed = head(out, "ebb_workers", "gauge", "Workers by provider and state; starting: asked for, or started, and not arrived yet.");
@@ -257,7 +333,8 @@ enum status metrics_write(struct daemon *d, struct buf *out, struct err *e)
                  buf_printf(out, "ebb_build_info{version=\"%s\"} 1\n", EBBD_VERSION) ||
                  number(out, "ebb_generation", "gauge", "How often this state has been opened.", d->generation) ||
                  number(out, "ebb_store_open", "gauge", "1: the store can be written; 0: it is being opened anew.", d->core != NULL) || write_jobs(d, out) ||
-                 write_workers(d, out) || write_counters(out) || write_histogram(out) || (d->apply && write_store(d, out));
+                 write_workers(d, out) || write_counters(out) || write_histogram(out) ||
+                 write_relay(d, out) || (d->apply && write_store(d, out));
     return failed ? err_nomem(e, "metrics") : ST_OK;
 }
 

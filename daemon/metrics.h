@@ -21,9 +21,7 @@ struct daemon;
     X(LEASES, "ebb_leases_total", "Leases given to workers.")                                                                    \
     X(COMMITS, "ebb_commits_total", "Commits acknowledged as done.")                                                             \
     X(COMMITS_STALE, "ebb_commits_stale_total", "Commits whose lease was somebody else's by then.")                               \
-    X(COMMITS_REFUSED, "ebb_commits_refused_total", "Commits whose part was not as described.")                                   \
-    X(RELAY_IN, "ebb_relay_received_bytes_total", "Bytes of parts that the relay took from workers.")                             \
-    X(RELAY_OUT, "ebb_relay_sent_bytes_total", "Bytes of inputs and models that the relay gave to workers.")
+    X(COMMITS_REFUSED, "ebb_commits_refused_total", "Commits whose part was not as described.")    
 enum metric_counter {
 #define X(name, series, help) METRIC_##name,
     METRIC_COUNTER_MAP(X)

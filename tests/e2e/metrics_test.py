@@ -272,6 +272,33 @@ def test_addresses(dir):
         quiet.stop()
 
 
+def test_many_jobs_and_workers(dir):
+    """Series of jobs are bounded; what is left out is counted, and the totals count everything. A crowd of workers is counted, too."""
+    pool, port = start(dir, workers=0)
+    crowd = subprocess.Popen([os.path.join(BUILD, "tests", "crowd"), "ipc://" + os.path.join(pool.runtime, "workers"), "1000", "10"], stdout=subprocess.PIPE)
+    try:
+        inp = write_jsonl(os.path.join(dir, "in.jsonl"), 3)
+        jobs = []
+        for i in range(103):
+            o = pool.ebb("submit", "--model", tiny_model(), "--input", inp, "--output", os.path.join(dir, f"out{i}"), "--json")[1]
+            jobs.append(json.loads(o.splitlines()[0])["job"])
+            if i == 0:  # of higher numbers are those that are shown
+                pool.ebb("pause", str(jobs[0]))
+        s = settled(port, lambda s: prom.total(s, "ebb_jobs") == 103)
+        shown = {dict(k[1])["job"] for k in s if k[0] == "ebb_job_records_done"}
+        assert shown == {str(j) for j in jobs[3:]} and prom.one(s, "ebb_jobs_left_out") == 3
+        assert prom.one(s, "ebb_jobs", state="paused") == 1
+        assert crowd.stdout.readline() == b"here\n"
+        s = settled(port, lambda s: prom.total(s, "ebb_workers", provider="none") == 1000)
+        assert prom.one(s, "ebb_worker_lanes") == 4000
+        crowd.kill()
+        crowd.wait()
+    finally:
+        crowd.kill()
+        crowd.wait()
+        pool.stop()
+
+
 def test_the_peers_own_parser(dir):
     """prometheus_client reads it, too, and finds the same."""
     where = os.path.join(BUILD, "tests", "pypi")
