@@ -67,7 +67,7 @@ int command_unknown(int argc, char **argv)
 static const char intro[] = "ebb runs offline batch inference on whatever machines are free, and ebbs away when their owners come back.";
 static const char codes[] = "  0 all records done; 3 done, some records in errors; 4 held or failed (the reason is printed); 130 interrupted, can be resumed;\n"
                             "  2 the command, job or input is wrong and nothing was started; 1 the environment failed (disk, permission, network)";
-static const char *const groups[] = {"On this machine", "Jobs of a pool", "Machines"};
+static const char *const groups[] = {"On this machine", "Jobs of a pool", "Machines", "Keys"};
 
 void commands_help(FILE *to)
 {
@@ -101,5 +101,6 @@ void commands_man(FILE *to)
     fputs(".SH \"EXIT CODES\"\n0 all records done; 3 done, some records in errors; 4 held or failed (the reason is printed); 130 interrupted, can be resumed;\n"
           "2 the command, job or input is wrong and nothing was started; 1 the environment failed (disk, permission, network)\n"
           ".SH ENVIRONMENT\n.TP\n.B EBB_SOCKET\nwhere a pool's daemon listens: a socket's path or an endpoint\n"
+          ".TP\n.B EBB_DAEMON\nthe daemon of another machine, HOST or HOST:PORT\n.TP\n.B EBB_KEY_FILE\nthe key to speak with it\n"
           ".TP\n.B NO_COLOR\nno colours\n.TP\n.B XDG_RUNTIME_DIR\nwhere 'ebb run' keeps its sockets; else in /tmp\n", to);
 }

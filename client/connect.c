@@ -3,6 +3,7 @@
 #include "client/connect.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 
 #define DEFAULT_SOCKET "/run/ebb/clients"
 #define ANSWER_MS 30000
+#define MEET_MS 15000
 #define LOOK_MS 250 /* how often a watched daemon is looked after */
 
 struct conn {
@@ -54,6 +56,39 @@ static enum status listening(const char *path, struct err *e)
     return err_errno(e, ST_ENV, errnum, "cannot connect to '%s'", path);
 }
 
+static int is_tcp(const char *endpoint)
+{
+    return strncmp(endpoint, "tcp://", 6) == 0;
+}
+
+enum status conn_key_file(enum keys_role role, char **out, struct err *e)
+{
+    const char *told = common.key_file ? common.key_file : getenv("EBB_KEY_FILE"), *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (told && *told)
+        *out = mem_strdup(told);
+    else if (base && *base == '/')
+        *out = mem_printf("%s/ebb/%s.key", base, keys_role_word(role));
+    else
+        *out = mem_printf("%s/.config/ebb/%s.key", home && *home == '/' ? home : "", keys_role_word(role));
+    return *out ? ST_OK : err_nomem(e, "a path");
+}
+
+static enum status open_tcp(struct conn *c, const char *endpoint, struct err *e)
+{
+    struct keys keys;
+    char *file = NULL;
+    TRY(conn_key_file(KEYS_CLIENT, &file, e));
+    enum status st = keys_read(file, KEYS_CLIENT, &keys, e);
+    if (st == ST_NOT_FOUND)
+        st = err_set(e, ST_USER, "there is no key file '%s', and the daemon at '%s' wants a key; ask whoever runs it for what 'ebb invite --client' prints, or "
+                                 "name yours with --key-file", file, endpoint);
+    if (st == ST_OK)
+        st = sock_meet(c->context, endpoint, &keys, MEET_MS, &c->sock, e);
+    keys_wipe(&keys);
+    mem_free(file);
+    return st;
+}
+
 enum status conn_open(const char *endpoint, struct conn **out, struct err *e)
 {
     if (strncmp(endpoint, "ipc://", 6) == 0)
@@ -62,7 +97,9 @@ enum status conn_open(const char *endpoint, struct conn **out, struct err *e)
     if (!c)
         return err_nomem(e, "a connection");
     c->context = zmq_ctx_new();
-    enum status st = c->context ? sock_dealer(c->context, endpoint, NULL, NULL, 0, &c->sock, e) : err_set(e, ST_ENV, "cannot start ZeroMQ");
+    enum status st = !c->context        ? err_set(e, ST_ENV, "cannot start ZeroMQ")
+                     : is_tcp(endpoint) ? open_tcp(c, endpoint, e)
+                                        : sock_dealer(c->context, endpoint, NULL, NULL, 0, &c->sock, e);
     if (st != ST_OK) {
         conn_close(c);
         return st;
@@ -71,9 +108,38 @@ enum status conn_open(const char *endpoint, struct conn **out, struct err *e)
     return ST_OK;
 }
 
+/* The daemon of another machine, when one was named; else, where this machine has no daemon, the one that was joined. */
+static enum status find_daemon(char out[KEYS_ENDPOINT_MAX], struct err *e)
+{
+    const char *env = getenv("EBB_SOCKET"), *told = common.daemon;
+    if (!told && !common.socket && !(env && *env))
+        told = getenv("EBB_DAEMON");
+    if (told && *told)
+        return keys_endpoint(told, KEYS_CLIENT, out, e);
+    if (common.socket || (env && *env) || path_exists(DEFAULT_SOCKET))
+        return ST_OK;
+    char *file = NULL;
+    struct keys_file k;
+    struct err ignored;
+    TRY(conn_key_file(KEYS_CLIENT, &file, e));
+    if (keys_read_file(file, &k, &ignored) == ST_OK && k.role == KEYS_CLIENT)
+        snprintf(out, KEYS_ENDPOINT_MAX, "%s", k.daemon);
+    keys_wipe(&k.keys);
+    mem_free(file);
+    return ST_OK;
+}
+
 enum status conn_pool(struct conn **out, struct err *e)
 {
-    const char *where = common.socket ? common.socket : getenv("EBB_SOCKET");
+    char tcp[KEYS_ENDPOINT_MAX] = "";
+    if (common.socket && common.daemon)
+        return err_set(e, ST_USER, "--socket is a daemon of this machine, --daemon one of another: give one of them");
+    const char *where = common.socket;
+    TRY(find_daemon(tcp, e));
+    if (*tcp)
+        where = tcp;
+    if (!where || !*where)
+        where = getenv("EBB_SOCKET");
     if (!where || !*where)
         where = DEFAULT_SOCKET;
     char *endpoint;

@@ -6,13 +6,17 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "wire/keys.h"
 
 struct conn;
 
-/* "ipc:///run/ebb/clients" or "tcp://..."; finds out at once whether anybody listens on an ipc socket (ST_ENV, with advice). */
+/* "ipc:///run/ebb/clients" or "tcp://..."; finds out at once whether anybody listens there (ST_ENV, with advice), and over tcp whether our key is let in
+   (ST_USER). */
 MUST_USE enum status conn_open(const char *endpoint, struct conn **out, struct err *e);
-/* The daemon of --socket, $EBB_SOCKET, or the pool of this machine. */
+/* The daemon of --daemon or --socket, of $EBB_SOCKET or $EBB_DAEMON, of this machine, or that of our key file. */
 MUST_USE enum status conn_pool(struct conn **out, struct err *e);
+/* Where our key lies: --key-file, $EBB_KEY_FILE, or ROLE.key in the user's configuration. The caller frees *out with mem_free. */
+MUST_USE enum status conn_key_file(enum keys_role role, char **out, struct err *e);
 void conn_close(struct conn *c);
 /* From now on an answer is waited for only as long as alive(arg) is true; else ST_AGAIN. */
 void conn_watch(struct conn *c, int (*alive)(void *arg), void *arg);

@@ -38,9 +38,38 @@ static int help(int argc, char **argv)
     return EXIT_DONE;
 }
 
+/* `ebb --daemon pool jobs` is `ebb jobs --daemon pool`. How many words were taken; -1: one has no argument. */
+static int take_where(int argc, char **argv)
+{
+    const struct {
+        const char *name;
+        const char **to;
+    } places[] = {{"--daemon", &common.daemon}, {"--key-file", &common.key_file}, {"--socket", &common.socket}};
+    int taken = 0;
+    for (int found = 1; found && taken + 1 < argc;) {
+        const char *word = argv[taken + 1];
+        found = 0;
+        for (size_t i = 0; i < COUNT(places) && !found; i++) {
+            size_t n = strlen(places[i].name);
+            if (strncmp(word, places[i].name, n) != 0 || (word[n] && word[n] != '='))
+                continue;
+            if (!word[n] && taken + 2 >= argc)
+                return -1;
+            *places[i].to = word[n] ? word + n + 1 : argv[taken + 2];
+            taken += word[n] ? 1 : 2;
+            found = 1;
+        }
+    }
+    return taken;
+}
+
 static int dispatch(int argc, char **argv)
 {
-    int words = 0;
+    int words = 0, taken = take_where(argc, argv);
+    if (taken < 0)
+        return fail_with(ST_USER, "'%s' needs an argument", argv[argc - 1]);
+    argc -= taken;
+    argv += taken;
     if (argc < 2) {
         commands_help(stderr);
         return EXIT_USER;

@@ -55,6 +55,7 @@ static const struct opt own[] = {
     {.name = "force", .type = OPT_FLAG, .value = &common.force, .group = "This command", .help = "take over an output that belongs to another job, or holds other files"},
     {.name = "socket", .type = OPT_TEXT, .value = &common.socket, .arg = "WHERE", .group = "This command",
      .help = "the daemon: a socket's path, an endpoint, or the output of an 'ebb run' (default: $EBB_SOCKET, else /run/ebb/clients)"},
+    ROW_DAEMON(.group = "This command", ),
     {.name = "json", .type = OPT_FLAG, .value = &common.json, .group = "This command", .help = "print the job as JSON"},
 };
 

@@ -124,7 +124,7 @@ void auth_take_text(struct auth *a, const char *text, size_t len)
     if (st != ST_OK)
         auth_no_memory(a);
     if (a->ring.count != before || !a->listening)
-        log_info("%zu keys may speak over the network", a->ring.count);
+        log_info("keys and invitations for the network: %zu", a->ring.count);
     if (!a->listening)
         return;
     auth_drop_revoked(a);
@@ -135,6 +135,12 @@ void auth_take_text(struct auth *a, const char *text, size_t len)
             link_ended(a->d->link, w->number, WORKER_LOST, NULL, 0);
             i = 0; /* the table has changed */
         }
+}
+
+/* An IPv4 address as people write it: a socket for both families shows it in the clothes of an IPv6 one. */
+const char *auth_plain_ip(const char *ip)
+{
+    return strncmp(ip, "::ffff:", 7) == 0 && strchr(ip, '.') ? ip + 7 : ip;
 }
 
 /* ZeroMQ's questions ----------------------------------------------------------------------------------------------------------------- */
@@ -195,7 +201,7 @@ static int question(struct auth *a)
             continue;
         uint32_t user = 0;
         const char *why = i + 1 < ZAP_FRAMES ? "a key is wanted"
-                                             : judge(a, frames[2], frames[5], (const uint8_t *)frames[6], lengths[6], frames[3], &user);
+                                             : judge(a, frames[2], frames[5], (const uint8_t *)frames[6], lengths[6], auth_plain_ip(frames[3]), &user);
         char digits[16];
         snprintf(digits, sizeof digits, "%" PRIu32, user);
         answer(a, frames[1], lengths[1], why ? "400" : "200", why ? why : "", why ? "" : digits);

@@ -51,6 +51,7 @@ struct auth {
 void auth_complain(struct auth *a, const char *fmt, ...) PRINTF(2, 3); /* a line a second at most; counts */
 /* Takes the new text; whoever is not in it any more is dropped. */
 void auth_take_text(struct auth *a, const char *text, size_t len);
+const char *auth_plain_ip(const char *ip);
 noreturn void auth_no_memory(struct auth *a);
 
 /* auth_watch.c */

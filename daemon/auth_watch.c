@@ -155,7 +155,7 @@ static void on_accepted(struct auth *a, int fd)
         else if (peer.ss_family == AF_INET6)
             inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&peer)->sin6_addr, ip, sizeof ip);
         if (*ip)
-            snprintf(f->address, sizeof f->address, "%s:%d", ip, port_of(&peer));
+            snprintf(f->address, sizeof f->address, "%s:%d", auth_plain_ip(ip), port_of(&peer));
     }
     join_queue(a, fd);
     while (a->waiting > a->most_waiting) {

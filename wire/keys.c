@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <zmq.h>
@@ -64,6 +65,23 @@ enum status keys_derive(struct keys *k, struct err *e)
 void keys_wipe(struct keys *k)
 {
     explicit_bzero(k, sizeof *k);
+}
+
+enum status keys_endpoint(const char *text, enum keys_role role, char out[KEYS_ENDPOINT_MAX], struct err *e)
+{
+    const char *host = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text, *end = host + strlen(host);
+    const char *behind = *host == '[' ? strchr(host, ']') : strrchr(host, ':'); /* [::1]:5570 */
+    const char *colon = *host == '[' && behind ? (behind[1] == ':' ? behind + 1 : NULL) : behind;
+    long port = role == KEYS_CLIENT ? KEYS_NODE_PORT + 1 : KEYS_NODE_PORT;
+    int bad = !*host || end - host > 200 || strpbrk(host, "/ @;'\"") || (*host == '[' && (!behind || (behind[1] && behind[1] != ':'))) || colon == host;
+    if (colon && !bad) {
+        bad = !colon[1] || strlen(colon + 1) > 5 || strspn(colon + 1, "0123456789") != strlen(colon + 1) || (*host != '[' && strchr(host, ':') != colon);
+        port = bad ? 0 : strtol(colon + 1, NULL, 10);
+    }
+    if (bad || port < 1 || port > 65535)
+        return err_set(e, ST_USER, "'%.200s' is no address of a daemon: write tcp://HOST:PORT", text);
+    snprintf(out, KEYS_ENDPOINT_MAX, "tcp://%.*s:%ld", (int)((colon ? colon : end) - host), host, port);
+    return ST_OK;
 }
 
 /* Files ---------------------------------------------------------------------------------------------------------------------------- */

@@ -55,6 +55,9 @@ MUST_USE enum status keys_read_file(const char *file, struct keys_file *out, str
 /* Mode 0600, durable; the old one or the new one stands after a crash. */
 MUST_USE enum status keys_write(const char *file, const struct keys_file *k, struct err *e);
 void keys_wipe(struct keys *k);
+/* "pool", "pool:5570", "tcp://pool:5570" to the last of them; without a port KEYS_NODE_PORT or the one behind it, for a client. ST_USER: none of these. */
+MUST_USE enum status keys_endpoint(const char *text, enum keys_role role, char out[KEYS_ENDPOINT_MAX], struct err *e);
+#define KEYS_NODE_PORT 5570
 
 /* Where ebbd keeps its own pair, and who is let in: below its state directory. */
 #define KEYS_DIR "keys"

@@ -1,10 +1,16 @@
 #include "wire/sock.h"
 
 #include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #define HIGH_IPC 100000 /* messages on their way */
@@ -131,13 +137,12 @@ enum status sock_router_few(void *context, int few, size_t longest, struct sock 
     return ST_OK;
 }
 
-enum status sock_dealer(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len, struct sock **out,
-                        struct err *e)
+static enum status dealer_new(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len, struct sock **out,
+                              struct err *e)
 {
     struct sock *s;
     TRY(refuse_bare(endpoint, keys, e));
     TRY(make(context, ZMQ_DEALER, &s, e));
-    enum status st = ST_OK;
     tune(s, endpoint);
     if (is_tcp(endpoint))
         s->longest = SOCK_MAX_TCP - CURVE_ADDS;
@@ -145,11 +150,129 @@ enum status sock_dealer(void *context, const char *endpoint, const struct keys *
         zmq_setsockopt(s->zmq, ZMQ_ROUTING_ID, identity, identity_len);
     if (keys && (zmq_setsockopt(s->zmq, ZMQ_CURVE_SERVERKEY, keys->server_key, KEYS_Z85 + 1) ||
                  zmq_setsockopt(s->zmq, ZMQ_CURVE_PUBLICKEY, keys->public_key, KEYS_Z85 + 1) ||
-                 zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, keys->secret_key, KEYS_Z85 + 1)))
-        st = err_set(e, ST_ENV, "cannot use these keys: %s", zmq_strerror(errno));
-    if (st == ST_OK && zmq_connect(s->zmq, endpoint))
-        st = err_set(e, ST_ENV, "cannot connect to '%s': %s", endpoint, zmq_strerror(errno));
+                 zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, keys->secret_key, KEYS_Z85 + 1))) {
+        enum status st = err_set(e, ST_ENV, "cannot use these keys: %s", zmq_strerror(errno));
+        sock_close(s);
+        return st;
+    }
+    *out = s;
+    return ST_OK;
+}
+
+static enum status start_connecting(struct sock *s, const char *endpoint, struct err *e)
+{
+    return zmq_connect(s->zmq, endpoint) ? err_set(e, ST_ENV, "cannot connect to '%s': %s", endpoint, zmq_strerror(errno)) : ST_OK;
+}
+
+enum status sock_dealer(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len, struct sock **out,
+                        struct err *e)
+{
+    struct sock *s;
+    TRY(dealer_new(context, endpoint, keys, identity, identity_len, &s, e));
+    enum status st = start_connecting(s, endpoint, e);
     if (st != ST_OK) {
+        sock_close(s);
+        return st;
+    }
+    *out = s;
+    return ST_OK;
+}
+
+/* Why does a connection not come about? ZeroMQ tries for ever, and does not say. */
+static enum status probe(const char *endpoint, int timeout_ms, struct err *e)
+{
+    char host[256];
+    const char *at = endpoint + 6, *colon = strrchr(at, ':');
+    int bracketed = *at == '[';
+    snprintf(host, sizeof host, "%.*s", (int)(colon - at) - 2 * bracketed, at + bracketed);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    int failed = getaddrinfo(host, colon + 1, &hints, &list);
+    if (failed)
+        return err_set(e, ST_ENV, "there is no address for the host '%s': %s", host, gai_strerror(failed));
+    enum status st = ST_ENV;
+    for (struct addrinfo *a = list; a && st != ST_OK; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), why = 0;
+        socklen_t size = sizeof why;
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        if (fd < 0 || (connect(fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS))
+            why = errno;
+        else if (poll(&p, 1, timeout_ms) <= 0)
+            why = ETIMEDOUT;
+        else
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &size);
+        if (fd >= 0)
+            close(fd);
+        st = why ? err_set(e, ST_ENV, "no daemon can be reached at '%s': %s%s", endpoint, strerror(why),
+                           why == ECONNREFUSED ? "; is ebbd running there, with 'listen' in its configuration" : "")
+                 : ST_OK;
+    }
+    freeaddrinfo(list);
+    return st;
+}
+
+/* The next event, up to timeout_ms: 0 when there is none. */
+static int next_event(void *monitor, long timeout_ms, uint16_t *event, uint32_t *value)
+{
+    zmq_pollitem_t item = {.socket = monitor, .events = ZMQ_POLLIN};
+    uint8_t bytes[8] = {0};
+    char address[8];
+    if (zmq_poll(&item, 1, timeout_ms) <= 0 || zmq_recv(monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) < 0)
+        return 0;
+    zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
+    memcpy(event, bytes, sizeof *event);
+    memcpy(value, bytes + sizeof *event, sizeof *value);
+    return 1;
+}
+
+static enum status wait_handshake(void *monitor, const char *endpoint, const struct keys *keys, uint64_t timeout_ms, struct err *e)
+{
+    int connected = 0, broken = 0;
+    for (uint64_t now = clock_ms(), until = now + timeout_ms; now < until; now = clock_ms()) {
+        uint16_t event = 0;
+        uint32_t value = 0;
+        if (!next_event(monitor, (long)(until - now), &event, &value))
+            continue;
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+            return ST_OK;
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+            return err_set(e, ST_USER, "the daemon at '%s' does not let the key %s in: it is not known there, was revoked, or is for another port", endpoint,
+                           keys->public_key);
+        connected |= event == ZMQ_EVENT_CONNECTED;
+        /* Once may be a daemon that is just ending. */
+        broken += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+        if (broken > 2)
+            return err_set(e, ST_ENV, "who listens at '%s' is not the daemon whose public key is %s: it has been given new keys, or something else "
+                                      "listens there", endpoint, keys->server_key);
+        if (event == ZMQ_EVENT_CONNECT_RETRIED && !connected)
+            TRY(probe(endpoint, timeout_ms > 5000 ? 5000 : (int)timeout_ms, e));
+    }
+    if (!connected)
+        TRY(probe(endpoint, 1000, e));
+    return err_set(e, ST_ENV, "the daemon at '%s' did not answer within %d s", endpoint, (int)(timeout_ms / 1000));
+}
+
+enum status sock_meet(void *context, const char *endpoint, const struct keys *keys, uint64_t timeout_ms, struct sock **out, struct err *e)
+{
+    static _Atomic unsigned last;
+    struct sock *s;
+    char name[40];
+    int none = 0;
+    TRY(dealer_new(context, endpoint, keys, NULL, 0, &s, e));
+    snprintf(name, sizeof name, "inproc://ebb.meet.%u", ++last);
+    void *monitor = NULL;
+    enum status st = ST_OK;
+    if (zmq_socket_monitor(s->zmq, name, ZMQ_EVENT_ALL) || !(monitor = zmq_socket(context, ZMQ_PAIR)) || zmq_connect(monitor, name) ||
+        zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none))
+        st = err_set(e, ST_ENV, "cannot watch the connection: %s", zmq_strerror(errno));
+    if (st == ST_OK)
+        st = start_connecting(s, endpoint, e);
+    if (st == ST_OK)
+        st = wait_handshake(monitor, endpoint, keys, timeout_ms, e);
+    zmq_socket_monitor(s->zmq, NULL, 0);
+    if (monitor)
+        zmq_close(monitor);
+    if (st != ST_OK) {
+        set(s, ZMQ_LINGER, 0);
         sock_close(s);
         return st;
     }

@@ -42,6 +42,9 @@ MUST_USE enum status sock_bind(struct sock *s, const char *endpoint, const struc
    after its key was refused: then never again. */
 MUST_USE enum status sock_dealer(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len,
                                  struct sock **out, struct err *e);
+/* A DEALER over tcp whose handshake is done; it waits for that up to timeout_ms. ST_USER: this key is not let in. ST_ENV: nobody listens there, it is not
+   the daemon whose key is pinned, it does not answer: says which. */
+MUST_USE enum status sock_meet(void *context, const char *endpoint, const struct keys *keys, uint64_t timeout_ms, struct sock **out, struct err *e);
 void sock_close(struct sock *s); /* waits at most a second for what was sent */
 void *sock_zmq(struct sock *s);  /* for zmq_poll */
 int sock_fd(struct sock *s);     /* ZMQ_FD: edge-triggered, wakes only; then ask sock_readable */
