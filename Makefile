@@ -44,7 +44,7 @@ LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
 SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
             base/fault.c base/path.c base/sight.c base/host.c base/layout.c base/provider_id.c base/when.c
-SRC_wire := wire/wire.c wire/keys.c wire/invite.c wire/sock.c wire/blackbox.c wire/process.c wire/settings.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
+SRC_wire := wire/wire.c wire/keys.c wire/invite.c wire/sock.c wire/join.c wire/blackbox.c wire/process.c wire/settings.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
                  storage/npy.c storage/below.c storage/fixed.c storage/reader.c storage/record.c \
@@ -118,7 +118,7 @@ SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/a
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
-              client/results.c client/control.c client/workers.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/plan_file.c client/model_plan.c client/doctor.c client/completion.c client/commands.c client/main.c
+              client/results.c client/control.c client/workers.c client/keygen.c client/invite.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/plan_file.c client/model_plan.c client/doctor.c client/completion.c client/commands.c client/main.c
 
 include mk/rules.mk
 include mk/check.mk

@@ -23,7 +23,8 @@ struct command {
 
 #define COMMANDS(X)                                                                                                              \
     X(run) X(check) X(submit) X(jobs) X(status) X(why) X(watch) X(errors) X(results) X(pause) X(resume) X(cancel) X(retry) X(rm)  \
-    X(workers) X(nodes) X(drain) X(top) X(model_inspect) X(model_bench) X(model_test) X(model_plan) X(doctor) X(completion)
+    X(workers) X(nodes) X(drain) X(top) X(model_inspect) X(model_bench) X(model_test) X(model_plan) X(doctor) X(keygen) X(invite) X(join) X(keys_list) X(keys_add) X(keys_revoke) \
+    X(completion)
 #define X(name) extern const struct command command_##name;
 COMMANDS(X)
 #undef X
@@ -34,14 +35,19 @@ const struct opt_command *command_table(const struct command *c, struct err *e);
 
 /* Options of several commands */
 struct common {
-    const char *socket;
+    const char *socket, *daemon, *key_file;
     int json, quiet, force;
 };
 extern struct common common;
 #define ROW_JSON {.name = "json", .type = OPT_FLAG, .value = &common.json, .help = "print facts as JSON, one object a line"}
 #define ROW_SOCKET                                                                                                               \
     {.name = "socket", .type = OPT_TEXT, .value = &common.socket, .arg = "WHERE",                                                \
-     .help = "the daemon: a socket's path, an endpoint, or the output of an 'ebb run' (default: $EBB_SOCKET, else /run/ebb/clients)"}
+     .help = "the daemon: a socket's path, an endpoint, or the output of an 'ebb run' (default: $EBB_SOCKET, else /run/ebb/clients)"}, ROW_DAEMON()
+#define ROW_DAEMON(...)                                                                                                          \
+    {.name = "daemon", .type = OPT_TEXT, .value = &common.daemon, .arg = "HOST[:PORT]", __VA_ARGS__                              \
+     .help = "the daemon of another machine (default: $EBB_DAEMON, else where 'ebb join' went)"},                                \
+    {.name = "key-file", .type = OPT_TEXT, .value = &common.key_file, .arg = "FILE", __VA_ARGS__                                 \
+     .help = "your key, as 'ebb join' made it (default: $EBB_KEY_FILE, else ~/.config/ebb/client.key)"}
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* Words: chatter goes to stderr, facts to stdout. */
