@@ -33,6 +33,7 @@
 #define HELLO_AGAIN_MS 2000
 #define COMMIT_AGAIN_MS 5000
 #define ALONE_MS 30000        /* without a connection */
+#define ALONE_TCP_MS 120000   /* the same to another machine, which takes longer to come back */
 #define ORPHAN_MS 15000       /* the same when the parent is gone too */
 #define SILENCE_MS 120000     /* connected, asked, and no answer */
 #define STALL_MS 5000         /* we were not run ourselves for so long: what was silent meanwhile is no evidence */
@@ -50,6 +51,7 @@ struct link {
     uint32_t generation;
     int welcomed, asked;      /* a Hello waits for its Welcome */
     int connected, was_connected;
+    unsigned broken;          /* handshakes, before the first one that was not */
     uint64_t hello_ms, beat_ms, next_beat_ms;
     uint64_t lost_ms;         /* since when there is no connection */
     uint64_t word_ms;         /* last word of the daemon */
@@ -373,7 +375,16 @@ static void take_monitor(struct link *l, uint64_t now_ms)
             log_warn("the connection to the daemon is gone; it is tried again");
             l->connected = 0;
             l->lost_ms = now_ms;
+        } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) { /* ZeroMQ gives up behind this, and rightly */
+            log_error("the daemon at '%s' does not let this worker in: its key %s is not known there, or was revoked; leaving, what is not committed is "
+                      "done again", l->o->endpoint, l->o->keys ? l->o->keys->public_key : "");
+            leave(l, 2);
+        } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) {
+            if (l->o->keys && !l->was_connected && ++l->broken == 3)
+                log_warn("who listens at '%s' ends every handshake: it is not the daemon whose public key is %s, or no daemon at all; it is tried again",
+                         l->o->endpoint, l->o->keys->server_key);
         } else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+            l->broken = 0;
             l->connected = 1;
             l->word_ms = now_ms;
             if (l->was_connected)
@@ -408,7 +419,7 @@ static void look_at_clock(struct link *l, uint64_t now_ms)
     l->turn_ms = now_ms;
     if (!l->connected) {
         uint64_t alone_ms = now_ms - l->lost_ms;
-        if (alone_ms >= ALONE_MS || (alone_ms >= ORPHAN_MS && getppid() != l->parent)) {
+        if (alone_ms >= (l->o->keys ? ALONE_TCP_MS : ALONE_MS) || (alone_ms >= ORPHAN_MS && getppid() != l->parent)) {
             log_error("no daemon at '%s' for %" PRIu64 " s: leaving; what is not committed is done again", l->o->endpoint, alone_ms / 1000);
             leave(l, 1);
             return;
@@ -497,7 +508,9 @@ static enum status connect_link(struct link *l, struct err *e)
     if (!l->context)
         return err_set(e, ST_ENV, "cannot start ZeroMQ: %s", zmq_strerror(errno));
     TRY(sock_dealer(l->context, l->o->endpoint, l->o->keys, identity, sizeof identity, &l->sock, e));
-    if (zmq_socket_monitor(sock_zmq(l->sock), "inproc://monitor", ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ||
+    if (zmq_socket_monitor(sock_zmq(l->sock), "inproc://monitor",
+                           ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) ||
         !(l->monitor = zmq_socket(l->context, ZMQ_PAIR)) || zmq_connect(l->monitor, "inproc://monitor"))
         return err_set(e, ST_ENV, "cannot watch the connection: %s", zmq_strerror(errno));
     return ST_OK;

@@ -205,6 +205,11 @@ static char *default_dir(void)
     return path_join(s && *s == '/' ? s : "/", ".local/state/ebb-agent");
 }
 
+char *agent_config_joined_key(const struct agent_config *c)
+{
+    return path_join(c->dir, "node.key");
+}
+
 static enum status read_all(struct agent_config *c, const struct agent_words *w, struct err *e)
 {
     char host[256] = "";
@@ -221,6 +226,13 @@ static enum status read_all(struct agent_config *c, const struct agent_words *w,
         (c->pack_cache && strcmp(c->pack_cache, "off") && make_absolute(&c->pack_cache)) ||
         (!c->pack_cache && !getenv("EBB_PACK_CACHE") && !(c->pack_cache = path_join(c->dir, "packs"))))
         return err_nomem(e, "the configuration");
+    char *joined = c->key_file ? NULL : agent_config_joined_key(c);
+    if (!c->key_file && !joined)
+        return err_nomem(e, "the configuration");
+    if (joined && path_exists(joined))
+        c->key_file = joined;
+    else
+        mem_free(joined);
     if (!*c->host || strlen(c->host) > 120)
         return err_set(e, ST_USER, "the node's name must have 1 to 120 characters");
     return ST_OK;

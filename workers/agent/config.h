@@ -33,5 +33,7 @@ struct agent_words {    /* of the command line; NULL: not given */
 /* On failure *c is released. Complaints about the file name it and the line. */
 MUST_USE enum status agent_config_read(struct agent_config *c, const struct agent_words *words, struct err *e);
 void agent_config_release(struct agent_config *c);
+/* Where `ebb-agent join` puts the key when nobody says otherwise, and where it is looked for. The caller frees it; NULL: memory is out. */
+char *agent_config_joined_key(const struct agent_config *c);
 
 #endif

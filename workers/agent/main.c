@@ -4,11 +4,15 @@
 #include <string.h>
 
 #include "base/opt.h"
+#include "base/mem.h"
 #include "base/suggest.h"
+#include "wire/join.h"
 #include "workers/agent/agent.h"
+#include "workers/agent/config.h"
 
 static struct agent_words words;
-static int version, json;
+static const char *invitation, *node_name;
+static int version, json, force;
 
 #define ROW_CONFIG                                                                                                               \
     {.name = "config", .letter = 'c', .type = OPT_TEXT, .value = &words.file, .arg = "FILE", .help = "read FILE instead of " AGENT_FILE}
@@ -62,6 +66,29 @@ static const struct opt_command status_table = {
     .opt_count = COUNT(status_opts),
 };
 
+static const struct opt join_opts[] = {
+    {.name = "key", .type = OPT_TEXT, .value = &invitation, .arg = "ebb1...", .help = "the invitation"},
+    {.name = "name", .type = OPT_TEXT, .value = &node_name, .arg = "NAME", .help = "what people call the key (default: the invitation's, else the node's name)"},
+    {.name = "key-file", .type = OPT_TEXT, .value = &words.key_file, .arg = "FILE", .help = "where the key goes (default: 'key_file' of the configuration, else node.key in the agent's folder)"},
+    {.name = "force", .type = OPT_FLAG, .value = &force, .help = "over a key file that is there"},
+    ROW_CONFIG,
+    ROW_HOST,
+    ROW_DIR,
+};
+static const struct opt_command join_table = {
+    .name = "ebb-agent join",
+    .operands = "tcp://HOST:PORT",
+    .summary = "get a key for a pool, by invitation",
+    .details = "`ebb invite --node` on the daemon's machine prints the whole line. The key is drawn here and never leaves this node; the file also says where "
+               "the daemon is, so that the agent needs to be told nothing more. Workers that are started by hand take the same file: "
+               "ebb-worker --connect tcp://HOST:PORT --key-file FILE.",
+    .examples = "  ebb-agent join tcp://pool.example:5570 --key ebb1q9...",
+    .opts = join_opts,
+    .opt_count = COUNT(join_opts),
+    .operands_min = 1,
+    .operands_max = 1,
+};
+
 static int complain(const struct err *e)
 {
     fprintf(stderr, "ebb-agent: %s\n", e->text);
@@ -92,10 +119,37 @@ static int status(int argc, char **argv)
     return st == ST_OK ? agent_status(&words, json) : complain(&e);
 }
 
+static int join(int argc, char **argv)
+{
+    struct err e;
+    int operands = 0;
+    struct agent_config c;
+    struct keys_file k;
+    enum status st = opt_parse(&join_table, argc, argv, &operands, &e);
+    if (st == ST_END)
+        return 0;
+    if (st == ST_OK && !invitation)
+        st = err_set(&e, ST_USER, "the invitation is missing: paste the whole line that 'ebb invite --node' printed");
+    if (st != ST_OK || (st = agent_config_read(&c, &words, &e)) != ST_OK)
+        return complain(&e);
+    if (!c.key_file && !(c.key_file = agent_config_joined_key(&c)))
+        st = err_nomem(&e, "a path");
+    struct join_opts o = {.role = KEYS_NODE, .daemon = argv[1], .invitation = invitation, .key_file = c.key_file, .name = node_name,
+                          .program = "ebb-agent " AGENT_VERSION, .force = force, .timeout_ms = 60000};
+    if (st == ST_OK)
+        st = join_pool(&o, &k, &e);
+    if (st == ST_OK) {
+        printf("this node may join the pool at '%s' as '%s'; the key is in '%s'\n", k.daemon, k.name, c.key_file);
+        keys_wipe(&k.keys);
+    }
+    agent_config_release(&c);
+    return st == ST_OK ? 0 : complain(&e);
+}
+
 static const struct {
     const char *word;
     int (*run)(int argc, char **argv);
-} commands[] = {{"run", run}, {"status", status}};
+} commands[] = {{"run", run}, {"status", status}, {"join", join}};
 
 int main(int argc, char **argv)
 {
