@@ -6,7 +6,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import glob
 import json
+import random
 import re
+import shutil
 import socket
 import subprocess
 import time
@@ -278,20 +280,42 @@ def metric(port, name):
     return found[0] if found else None
 
 
-def test_the_figure_is_followed(dir):
-    """ebbd asks for workers by the series that the scalers follow; one comes as the Deployment starts it; SIGTERM, and it goes in peace."""
+def free_ports(count):
+    """So many in a row, below those that the system gives away by itself."""
+    while True:
+        first, held = random.randrange(20000, 32000), []
+        try:
+            for port in range(first, first + count):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for s in held:
+                s.close()
+
+
+def test_as_in_the_cluster(dir):
+    """Keys as make-keys makes them; ebbd with its configuration asks for workers by the series that the scalers follow; one comes as the Deployment starts
+    it, over tcp; idle, it stays, for its Deployment would start it anew; SIGTERM, and it goes in peace."""
     config = load(os.path.join(BASE, "ebbd.yaml"))[0]
     keda = load(os.path.join(HERE, "keda/scaledobject.yaml"))[0]
     series = re.fullmatch(r"max\((.*)\)", keda["spec"]["triggers"][0]["metadata"]["query"]).group(1)
     assert series == 'ebb_workers_wanted{provider="kubernetes"}'
     external = load(os.path.join(HERE, "hpa/hpa.yaml"))[0]["spec"]["metrics"][0]["external"]
     assert external["metric"]["name"] == series.split("{")[0] and external["metric"]["selector"]["matchLabels"] == {"provider": "kubernetes"}
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    path = os.path.join(dir, "ebbd.yaml")
-    with open(path, "w") as f:  # what stays of the real one on one machine without keys
-        yaml.safe_dump({**{k: config[k] for k in config if k in ("workers", "kubernetes")}, "http": f"127.0.0.1:{port}", "idle": "1s"}, f)
+    keys, client = os.path.join(dir, "keys"), os.path.join(dir, "client.key")
+    rc, _, said = t.run([os.path.join(HERE, "make-keys"), client], env={"PATH": os.path.join(t.BUILD, "bin") + ":" + os.environ["PATH"], "KEYS": keys})
+    assert rc == 0, said
+    assert sorted(os.listdir(keys)) == ["authorized_keys", "daemon.key", "worker.key"]
+    ports, port = free_ports(3), free_ports(1)
+    path, state = os.path.join(dir, "ebbd.yaml"), os.path.join(dir, "state")
+    os.makedirs(state, 0o700)
+    shutil.copytree(keys, os.path.join(state, "keys"))
+    os.unlink(os.path.join(state, "keys", "worker.key"))
+    with open(path, "w") as f:  # its own addresses and folders, else as it is
+        yaml.safe_dump({**config, "http": f"127.0.0.1:{port}", "listen": f"tcp://127.0.0.1:{ports}", "roots": [dir, t.TOP], "idle": "1s"}, f)
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 300)
     out, base = os.path.join(dir, "out"), os.path.join(dir, "base")
     t.ebb_run(t.tiny_model(), inp, base)
@@ -302,24 +326,27 @@ def test_the_figure_is_followed(dir):
         job = os.path.join(dir, "job.yaml")
         with open(job, "w") as f:
             f.write(f"name: k\nmodel: {t.tiny_model()}\ninput: {{ glob: {inp}, field: text, id: id }}\noutput: {{ path: {out} }}\n")
-        number = int(json.loads(pool.ebb("submit", job, "--json")[1].splitlines()[0])["job"])
+        rc, said, wrong = t.run([t.EBB, "submit", job, "--json", "--daemon", f"127.0.0.1:{ports + 1}", "--key-file", client])
+        assert rc == 0, wrong
+        number = int(json.loads(said.splitlines()[0])["job"])
         wanted = t.wait_for(lambda: metric(port, series), 30)
         assert 1 <= wanted <= config["kubernetes"]["limit"], wanted
         _, _, spec = next(p for p in pods(load(os.path.join(BASE, "worker.yaml"))) if p[0]["metadata"]["name"] == "ebb-worker")
         command = spec["containers"][0]["command"]
-        here = {"--connect": "ipc://" + os.path.join(pool.runtime, "workers"), "--key-file": None, "--pack-cache": os.path.join(dir, "packs"),
-                "--model-cache": os.path.join(dir, "models"), "--blackbox": os.path.join(dir, "box"), "--name": "ebb-worker-7f9c-x2x", "--host": None,
+        here = {"--connect": f"tcp://127.0.0.1:{ports}", "--key-file": os.path.join(keys, "worker.key"), "--pack-cache": os.path.join(dir, "packs"),
+                "--model-cache": os.path.join(dir, "models"), "--blackbox": os.path.join(dir, "box"), "--name": "ebb-worker-7f9c-x2x", "--host": "node-1",
                 "--memory": None, "--lanes": "1"}
         args = [os.path.join(t.BUILD, "bin", command[0])]
         for word in command[1:]:
             name = word.split("=")[0]
             args += [word] if name not in here else [f"{name}={here[name]}"] if here[name] else []
-        worker = subprocess.Popen(args, env={**os.environ, "EBB_TEST_DIR": dir}, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(os.path.join(dir, "worker.log"), "w") as log:
+            worker = subprocess.Popen(args, env={**os.environ, "EBB_TEST_DIR": dir}, stdin=subprocess.DEVNULL, stderr=log)
         pool.wait_state(number, "done")
         t.same_output(base, out)
         t.wait_for(lambda: metric(port, series) == 0, 60)
         time.sleep(3)
-        assert worker.poll() is None, "one that has nothing to do is the scaler's to remove: its Deployment would start it anew"
+        assert worker.poll() is None, "one that has nothing to do is the scaler's to remove"
         worker.terminate()
         assert worker.wait(t.PATIENCE) == 0
         t.wait_for(lambda: metric(port, 'ebb_workers_ended_total{how="drained"}') == 1, 30)
