@@ -261,7 +261,7 @@ int slurm_script(const struct slurm_terms *t, struct buf *out)
                               "number=$(od -An -N8 -tu8 /dev/urandom | tr -d ' ')\n"
                               "name=slurm-$id\n"
                               "[ \"${SLURM_RESTART_COUNT:-0}\" = 0 ] || name=$name.$SLURM_RESTART_COUNT\n"
-                              "exec \"$program\" --provider slurm --number \"$number\" --name \"$name\" --blackbox \"$box/$number.box\"") |
+                              "exec \"$program\" --provider slurm --host \"${SLURMD_NODENAME:-$(uname -n)}\" --number \"$number\" --name \"$name\" --blackbox \"$box/$number.box\"") |
                  option(out, "--connect", t->connect) | option_number(out, "--lanes", c->slurm_cpus) |
                  buf_printf(out, " \\\n    --grace %" PRIu64 "ms", t->grace_ms);
     if (c->slurm_memory) /* its own limit comes first: then it says what it died of */

@@ -6,10 +6,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import glob
 import json
-import random
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -280,22 +278,6 @@ def metric(port, name):
     return found[0] if found else None
 
 
-def free_ports(count):
-    """So many in a row, below those that the system gives away by itself."""
-    while True:
-        first, held = random.randrange(20000, 32000), []
-        try:
-            for port in range(first, first + count):
-                held.append(socket.socket())
-                held[-1].bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for s in held:
-                s.close()
-
-
 def test_as_in_the_cluster(dir):
     """Keys as make-keys makes them; ebbd with its configuration asks for workers by the series that the scalers follow; one comes as the Deployment starts
     it, over tcp; idle, it stays, for its Deployment would start it anew; SIGTERM, and it goes in peace."""
@@ -309,7 +291,7 @@ def test_as_in_the_cluster(dir):
     rc, _, said = t.run([os.path.join(HERE, "make-keys"), client], env={"PATH": os.path.join(t.BUILD, "bin") + ":" + os.environ["PATH"], "KEYS": keys})
     assert rc == 0, said
     assert sorted(os.listdir(keys)) == ["authorized_keys", "daemon.key", "worker.key"]
-    ports, port = free_ports(3), free_ports(1)
+    ports, port = t.free_ports(3), t.free_ports(1)
     path, state = os.path.join(dir, "ebbd.yaml"), os.path.join(dir, "state")
     os.makedirs(state, 0o700)
     shutil.copytree(keys, os.path.join(state, "keys"))

@@ -28,6 +28,18 @@ def configure(dir, more="", slurm=""):
     return path
 
 
+def start_tcp(dir):
+    """As on a real cluster: over tcp, by a key in a shared folder."""
+    port, key = t.free_ports(3), os.path.join(dir, "worker.key")
+    rc, _, said = t.run([t.EBB, "keygen", "--state", os.path.join(dir, "state")])
+    assert rc == 0, said
+    s, pool = start(dir, f"listen: tcp://127.0.0.1:{port}\nroots: [{dir}, {t.TOP}]\n",
+                    f"  partition: scavenge\n  connect: tcp://127.0.0.1:{port}\n  key_file: {key}")
+    rc, _, said = t.run([t.EBB, "keys", "add", "--node", "--name", "slurm", "--socket", os.path.join(pool.runtime, "clients"), key])
+    assert rc == 0, said
+    return s, pool
+
+
 def start(dir, more="", slurm=""):
     s = rig()
     return s, t.Pool(dir, "--config", configure(dir, more, slurm), env={**s.env, "EBB_TEST_HOOK": "1"}, workers=0)
@@ -86,7 +98,7 @@ def slow(gates, i, count):
 
 
 def test_preempted_twice(dir):
-    s, pool = start(dir)
+    s, pool = start_tcp(dir)
     out, base = os.path.join(dir, "out"), os.path.join(dir, "base")
     gates = [os.path.join(dir, f"gate{k}") for k in range(2)]
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: slow(gates, i, 3000))

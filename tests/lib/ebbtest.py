@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -224,6 +225,22 @@ def wait_progress(p, records):
             raise AssertionError(f"ebb run ended with {p.wait()} after {said[-1:]}: {p.stderr.read() if p.stderr else ''}")
         said.append(json.loads(line))
     return said
+
+
+def free_ports(count):
+    """So many in a row, below those that the system gives away by itself."""
+    while True:
+        first, held = random.SystemRandom().randrange(20000, 32000), []
+        try:
+            for port in range(first, first + count):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for s in held:
+                s.close()
 
 
 class Pool:

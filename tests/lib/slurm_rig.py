@@ -82,17 +82,6 @@ def path():
     return os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
 
 
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for s in held:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in held]
-    finally:
-        for s in held:
-            s.close()
-
-
 class SlurmRig:
     def __init__(self, nodes=3, cpus=2, kill_wait=3, slurmd_timeout=10):
         reason = unable()
@@ -104,7 +93,8 @@ class SlurmRig:
         self.env = {**os.environ, "PATH": path(), "SLURM_CONF": os.path.join(self.dir, "slurm.conf"), MARK: self.dir, "LC_ALL": "C"}
         self.processes = {}
         try:
-            ports = free_ports(nodes + 1)
+            first = t.free_ports(nodes + 1)
+            ports = range(first, first + nodes + 1)
             host = socket.gethostname().split(".")[0]
             lines = [f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 SocketsPerBoard=1 "
                      f"CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=4000" for n, port in zip(self.nodes, ports[1:])]

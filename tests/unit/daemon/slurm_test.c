@@ -206,13 +206,13 @@ static void a_script(void **state)
     assert_int_equal(slurm_script(&t, &script), 0);
     const char *text = buf_cstr(&script);
     assert_non_null(text);
-    char *out = strdup(said_by(text, "SLURM_JOB_ID=8812 TMPDIR=/scratch"));
+    char *out = strdup(said_by(text, "SLURM_JOB_ID=8812 SLURMD_NODENAME=n3 TMPDIR=/scratch"));
     char *number = strstr(out, "--number\n") + strlen("--number\n");
     unsigned long long n = strtoull(number, NULL, 10);
     assert_true(n > 0);
     char want[1024];
     snprintf(want, sizeof want,
-             "--provider\nslurm\n--number\n%llu\n--name\nslurm-8812\n--blackbox\n/scratch/%llu.box\n--connect\ntcp://pool:5570\n--lanes\n3\n"
+             "--provider\nslurm\n--host\nn3\n--number\n%llu\n--name\nslurm-8812\n--blackbox\n/scratch/%llu.box\n--connect\ntcp://pool:5570\n--lanes\n3\n"
              "--grace\n2000ms\n--memory\n%u\n--key-file\n/home/a b/\"key\"`id`\n", n, n, (1u << 30) - (1u << 26));
     assert_string_equal(out, want);
     free(out);
@@ -326,7 +326,8 @@ static void a_queue(void **state)
     assert_int_equal(slurm_plan(&s, 3, 4), 1); /* the one that is suspended does not work, and takes a place */
     assert_int_equal(slurm_plan(&s, 9, 4), 1);
     assert_string_equal(s.waits, "");
-    /* fewer are wanted: what waits goes, what runs does not */
+    /* fewer are wanted: what waits goes, what works does not */
+    slurm_find(&s, "1_1")->alone_ms = 0;
     assert_int_equal(slurm_plan(&s, 0, 4), 0);
     assert_int_equal(cancelled(CANCEL_WAITING), 1);
     assert_int_equal(slurm_find(&s, "1_0")->cancel, CANCEL_WAITING);
@@ -336,6 +337,12 @@ static void a_queue(void **state)
     slurm_find(&s, "1_0")->cancel_sent = 1;
     assert_int_equal(slurm_take(&s, "1_0|RUNNING|0|0|n1|None\n1_1|RUNNING|0|0|n1|None\n8|SUSPENDED|0|0|n2|None\n"), 0);
     assert_int_equal(cancelled(CANCEL_WAITING), 0); /* it was faster */
+    /* nobody has arrived from one that runs: it goes, too, once no other is too many */
+    slurm_find(&s, "1_0")->alone_ms = 0;
+    assert_true(slurm_find(&s, "1_1")->alone_ms > 0);
+    assert_int_equal(slurm_plan(&s, 1, 4), 0);
+    assert_int_equal(slurm_find(&s, "1_1")->cancel, CANCEL_END);
+    assert_int_equal(cancelled(CANCEL_END), 1);
     /* nonsense is no empty queue: nothing is gone, nothing is submitted */
     assert_int_equal(slurm_take(&s, "the cluster is being serviced\n"), -1);
     assert_int_equal(s.count, 3);
