@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "scheduler/plan_search.h"
 
-#define EFFORT 600000000u
+#define EFFORT 1500000000u
 
 const struct plan_pair *plan_pair(const struct plan_graph *g, size_t from, size_t to)
 {

@@ -66,7 +66,7 @@ struct plan_instance {       /* the caller keeps all it points to */
     uint64_t micro_batches;  /* latency: M */
     int overlap, replicas;
     int by_prices;           /* tests: even where there are few states */
-    uint64_t effort;         /* at most about so many operations; 0: 6e8, about a second */
+    uint64_t effort;         /* at most about so many operations; 0: 1.5e9, about a second */
 };
 
 struct plan_stage {

@@ -329,6 +329,31 @@ static int try_limit(struct prices *s, double limit, struct plan_found *f, struc
     return 1;
 }
 
+/* Prices are stirred a little, and the beam goes along them again, just below what was found; as long as effort is left. */
+static void stir(struct prices *s, struct plan_found *now, struct plan_found *best, double lo)
+{
+    uint64_t state = 88172645463325252u;
+    double step = 0.01;
+    for (int round = 0, failed = 0; s->spent < s->effort && best->bottleneck > lo * (1 + 1e-4); round++) {
+        if (round == 0 || failed == 0) {
+            s->limit = fmax(best->bottleneck * (1 - step), lo * (1 + 1e-6));
+            make_arcs(s);
+            dual(s, 0, 1e-9);
+        }
+        for (size_t i = 0; i < s->g->class_count; i++) {
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17; /* xorshift64 */
+            s->y[i] = s->best_y[i] * (0.6 + 0.8 * (double)(state >> 11) / 9007199254740992.0);
+        }
+        if (try_limit(s, s->limit, now, best)) {
+            failed = 0;
+        } else if (++failed == 8) {
+            if ((step /= 2) < 2e-4)
+                step = 0.01;
+            failed = 0;
+        }
+    }
+}
+
 /* Largest load: [lo, best->bottleneck] is narrowed from both ends. */
 static void narrow(struct prices *s, struct plan_found *now, struct plan_found *best, double *lo)
 {
@@ -370,6 +395,8 @@ static void narrow(struct prices *s, struct plan_found *now, struct plan_found *
         else
             step /= 2;
     }
+    if (s->g->inst->objective == PLAN_THROUGHPUT)
+        stir(s, now, best, *lo);
     double next = next_load(s, *lo);
     if (isfinite(next))
         *lo = next;
