@@ -22,9 +22,9 @@ _rig = None
 
 def install(root):
     """As `make install prefix=/usr DESTDIR=root`, but of what is built already: a compiler has no place in this test."""
-    for name in ("ebb", "ebbd", "ebb-worker"):
+    for name in ("ebb", "ebbd", "ebb-worker", "ebb-agent"):
         shutil.copy(os.path.join(BUILD, "bin", name), os.path.join(root, "usr/bin", name))
-    for name in ("ebbd.service", "ebb-worker@.service"):
+    for name in ("ebbd.service", "ebb-worker@.service", "ebb-agent.service"):
         with open(os.path.join(UNITS, name), encoding="utf-8") as f:
             text = f.read().replace("/usr/local/bin", "/usr/bin")
         with open(os.path.join(root, "usr/lib/systemd/system", name), "w", encoding="utf-8") as f:
@@ -115,7 +115,7 @@ def midway(r, name, gate):
 def test_units_are_sound(dir):
     """systemd-analyze has no complaint, and rates each below 2.5."""
     r = rig()
-    for unit in ("ebbd.service", "ebb-worker@one.service"):
+    for unit in ("ebbd.service", "ebb-worker@one.service", "ebb-agent.service"):
         rc, o, e = r.enter("systemd-analyze", "verify", "--man=no", f"/usr/lib/systemd/system/{unit.replace('one', '')}", want=None)
         said = [line for line in e.splitlines() if "ebb" in line]
         assert rc == 0 and not said, (rc, e)
@@ -247,6 +247,73 @@ def test_upgrade_in_mid_job(dir):
         for name in ("ebbd", "ebb-worker"):
             shutil.copy(os.path.join(BUILD, "bin", name), r.path(f"/usr/bin/{name}.new"))
             os.rename(r.path(f"/usr/bin/{name}.new"), r.path(f"/usr/bin/{name}"))
+        r.systemctl("restart", "ebbd")
+
+
+def test_a_worker_of_its_own(dir):
+    """ebb-worker@one joins over tcp with a key that root alone can read: works, is killed, hangs, and leaves as it is told."""
+    r = rig()
+    text = r.read("/etc/ebb/ebbd.yaml")
+    r.write("/etc/ebb/ebbd.yaml", text.replace("  count: 1", "  count: 0").replace("worker_timeout: 15s", "worker_timeout: 3s") + "\nlisten: tcp://127.0.0.1:5570\nroots: [/srv]\n")
+    r.write("/etc/systemd/system/ebb-worker@.service.d/test.conf", "[Service]\nEnvironment=EBB_TEST_HOOK=1\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n")
+    try:
+        r.systemctl("daemon-reload")
+        r.enter("ebb", "keygen", "--state", "/var/lib/ebb", user="ebb")
+        r.systemctl("restart", "ebbd")
+        r.enter("install", "-d", "-m", "0700", "/etc/ebb/keys")
+        r.enter("ebb", "keys", "add", "--node", "--name", "one", "/etc/ebb/keys/one.key")
+        r.write("/etc/ebb/worker-one.env", "EBB_CONNECT=tcp://127.0.0.1:5570\nEBB_WORKER_OPTIONS=--lanes 2\n")
+        unit = "ebb-worker@one"
+        r.systemctl("start", unit)
+        pid = r.show(unit, "MainPID")
+        assert r.enter("ps", "-o", "user=", "-p", pid)[1].split() == ["ebb"] and r.enter("grep", "CapEff", f"/proc/{pid}/status")[1].split()[1] == "0" * 16
+        wait_for(lambda: r.show(unit, "StatusText").startswith("serves the pool"), 30, 0.1)
+        number, out, inp = midway(r, "alone", "/srv/jobs/alone.gate")
+        assert r.show(unit, "StatusText") == "serves the pool, 1 lease"
+
+        r.systemctl("kill", "-s", "KILL", unit)
+        wait_for(lambda: r.show(unit, "MainPID") not in (pid, "0") and r.show(unit, "StatusText").startswith("serves the pool"), 60, 0.1)
+        pid = r.show(unit, "MainPID")
+        r.enter("kill", "-STOP", pid)
+        wait_for(lambda: r.show(unit, "MainPID") not in (pid, "0") and r.show(unit, "ActiveState") == "active", 60, 0.1)
+        assert "Watchdog timeout" in r.journal(unit)
+
+        r.systemctl("stop", unit)
+        assert r.show(unit, "Result") == "success" and "leaving: drained" in r.journal(unit), r.journal(unit)[-2000:]
+        r.systemctl("start", unit)
+        open_gate(r, "/srv/jobs/alone.gate")
+        finish(r, number, out, inp, "alone")
+        r.systemctl("stop", unit)
+    finally:
+        r.systemctl("stop", "ebb-worker@one")
+        r.write("/etc/ebb/ebbd.yaml", text)
+        r.systemctl("restart", "ebbd")
+
+
+def test_an_agent(dir):
+    """ebb-agent offers the machine, starts a worker under its hardening, and takes it along when it is stopped."""
+    r = rig()
+    text = r.read("/etc/ebb/ebbd.yaml")
+    r.write("/etc/ebb/ebbd.yaml", text.replace("  count: 1", "  count: 0"))
+    # this machine is busy with other tests, and that is not what this one is about
+    r.write("/etc/ebb/agent.yaml", "daemon: ipc:///run/ebb/workers\nhost: lent\nworkers: { count: 1, lanes: 1, priority: normal }\nload: { limit: off }\n"
+            "pressure: { cpu: off, memory: off, io: off }\nowner: { present: ignored }\nkeep: { cores: 0, memory: 0% }\nreturn_after: 1s\n")
+    try:
+        r.systemctl("restart", "ebbd")
+        r.systemctl("start", "ebb-agent")
+        assert r.show("ebb-agent", "ActiveState") == "active" and r.show("ebb-agent", "Type") == "notify"
+        wait_for(lambda: any(json.loads(line)["host"] == "lent" for line in ebb(r, "nodes", "--json")[1].splitlines()), 30, 0.2)
+        inp = records(r, "lent")
+        number, out = submit(r, "lent", inp)
+        wait_job(r, number, lambda j: j["records_done"] > 0)
+        finish(r, number, out, inp, "lent")
+        mine = workers(r)
+        r.systemctl("stop", "ebb-agent")
+        assert r.show("ebb-agent", "Result") == "success", r.journal("ebb-agent")[-2000:]
+        assert not set(workers(r)) & set(mine), "a worker outlived its agent"
+    finally:
+        r.systemctl("stop", "ebb-agent")
+        r.write("/etc/ebb/ebbd.yaml", text)
         r.systemctl("restart", "ebbd")
 
 
