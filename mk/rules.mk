@@ -142,10 +142,12 @@ $(B)/tests/crowd: $(B)/obj/tests/lib/crowd.o $(call LIBS_OF,wire base)
 	$(call LINK,$^ -lzmq $(LIBS_wire))
 TEST_TOOLS := $(B)/tests/mkmodel $(B)/tests/crowd
 # the simulator over the real core, and the same over a core in which bugs can be planted
-SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants
+SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants $(B)/tests/sim_elastic
 OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/sim/worker.c tests/sim/image.c)
 OBJ_mutants := $(patsubst %.c,$(B)/obj-mutants/%.o,$(SRC_scheduler))
 $(B)/tests/sim: $(call OBJ,tests/sim/main.c) $(OBJ_sim) $(call LIBS_OF,scheduler base)
+	$(call LINK,$^)
+$(B)/tests/sim_elastic: $(call OBJ,tests/sim/elastic_main.c tests/sim/elastic.c) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)
 $(B)/tests/sim_mutants: $(call OBJ,tests/sim/mutants.c) $(OBJ_sim) $(OBJ_mutants) $(call LIBS_OF,base)
 	$(call LINK,$^)
@@ -153,6 +155,8 @@ $(B)/obj-mutants/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	@echo '  CC    $< (mutants)'
 	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
+$(B)/bench/elastic: $(call OBJ,bench/elastic.c tests/sim/elastic.c) $(call LIBS_OF,scheduler base)
+	$(call LINK,$^)
 $(B)/bench/dispatch: $(call OBJ,bench/dispatch.c) $(call LIBS_OF,storage wire base) | $(B)/bin/ebbd
 	$(call LINK,$(filter %.o %.a,$^) $(LIBS_storage) $(LIBS_wire))
 ALL_LIBS := -luv -lzmq -lyaml -lsystemd -lmicrohttpd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
