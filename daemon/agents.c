@@ -234,7 +234,7 @@ static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__
         link_send_refused(a->d->link, peer, "this ebbd knows as many agents as it can");
         return;
     }
-    int again = x != NULL;
+    int again = x != NULL, other_process = again && x->pid != m->pid;
     if (!x) {
         x = mem_zalloc(sizeof *x);
         struct agent *other = map_find(&a->by_peer, link_peer_key(peer));
@@ -256,9 +256,14 @@ static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__
     x->seen_ms = clock_ms();
     x->silent = 0;
     x->told_ms = 0; /* it knows nothing of us */
+    if (other_process) { /* its workers died with it; it says what it has, and how they ended */
+        x->stated = x->free = 0;
+        x->room = 0;
+        x->count = 0;
+    }
     take_text(x->host, sizeof x->host, m->host);
     take_text(x->program, sizeof x->program, m->program);
-    log_info("node %s: its agent %s (pid %u), %u cores", x->host, again ? "says hello again" : "offers it", m->pid, m->cores);
+    log_info("node %s: its agent %s (pid %u), %u cores", x->host, other_process ? "was started anew" : again ? "says hello again" : "offers it", m->pid, m->cores);
     link_send_welcome(a->d->link, peer);
 }
 

@@ -21,6 +21,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "wire/keys.h"
+#include "wire/process.h"
 #include "workers/agent/guests.h"
 #include "workers/agent/talk.h"
 #include "workers/agent/watch.h"
@@ -256,6 +257,29 @@ static enum status take_folder(struct agent *a, struct err *e)
     return st;
 }
 
+/* Drawn when the folder was made, so that the daemon knows who comes back after a restart; of another host name it is another agent's, should a disk
+   have been copied. */
+static enum status find_number(const struct agent_config *c, uint64_t *number, struct err *e)
+{
+    char *path = path_join(c->dir, AGENT_NUMBER);
+    struct buf text = {0};
+    enum status st = path ? path_read(path, 64, &text, e) : err_nomem(e, "the configuration");
+    if (st == ST_OK && (!buf_cstr(&text) || sscanf(text.data, "%16" SCNx64, number) != 1 || !*number))
+        st = ST_NOT_FOUND; /* damaged: a new one is as good */
+    if (st == ST_NOT_FOUND) {
+        char line[24];
+        *number = process_draw_number();
+        int n = snprintf(line, sizeof line, "%016" PRIx64 "\n", *number);
+        st = path_write(path, line, (size_t)n, e);
+    }
+    buf_release(&text);
+    mem_free(path);
+    for (const char *h = c->host; *h; h++)
+        *number = (*number ^ (unsigned char)*h) * 0x100000001b3u;
+    *number += !*number;
+    return st;
+}
+
 static enum status open_all(struct agent *a, struct err *e)
 {
     TRY(agent_config_read(&a->config, a->words, e));
@@ -270,7 +294,9 @@ static enum status open_all(struct agent *a, struct err *e)
                             .pack_bytes = c->pack_bytes, .priority = c->priority};
     TRY(guests_open(&o, &a->guests, e));
     watch_read(a->watch, clock_ms(), guests_cpu_ns(a->guests), &a->readings);
-    struct talk_opts t = {.endpoint = c->daemon, .host = c->host, .keys = tcp ? &a->keys : NULL, .cores = a->readings.cores,
+    uint64_t number;
+    TRY(find_number(c, &number, e));
+    struct talk_opts t = {.number = number, .endpoint = c->daemon, .host = c->host, .keys = tcp ? &a->keys : NULL, .cores = a->readings.cores,
                           .memory_bytes = a->readings.memory_bytes};
     TRY(talk_open(&t, &a->talk, e));
     a->signal_fd = signals_as_file();

@@ -11,6 +11,7 @@
 #define AGENT_VERSION "0.1.0"
 #define AGENT_FILE "/etc/ebb/agent.yaml"
 #define AGENT_LOCK "lock" /* in its folder; held as long as it runs */
+#define AGENT_NUMBER "number" /* there, too: its identity */
 
 struct agent_config {
     char *daemon;       /* endpoint of the workers' socket; NULL: nobody said */

@@ -13,7 +13,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "wire/process.h"
 #include "wire/sock.h"
 #include "workers/agent/config.h"
 
@@ -76,7 +75,7 @@ enum status talk_open(const struct talk_opts *o, struct talk **out, struct err *
     if (!t)
         return err_nomem(e, "the connection");
     t->o = *o;
-    t->number = process_draw_number();
+    t->number = o->number;
     t->context = zmq_ctx_new();
     enum status st = t->context ? open_socket(t, e) : err_set(e, ST_ENV, "cannot start ZeroMQ: %s", zmq_strerror(errno));
     if (st != ST_OK) {

@@ -13,6 +13,7 @@
 struct talk;
 
 struct talk_opts {        /* texts and keys live as long as the talk */
+    uint64_t number;      /* the agent's, the same after a restart */
     const char *endpoint, *host;
     const struct keys *keys; /* NULL: ipc */
     uint32_t cores;
