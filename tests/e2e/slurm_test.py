@@ -233,4 +233,28 @@ def test_a_record_that_kills(dir):
         stop(s, pool)
 
 
+def test_started_by_hand(dir):
+    """The job script for those who submit workers themselves: a preempted one is back by itself, and stays until it is cancelled."""
+    s, pool = rig(), t.Pool(dir, workers=0)
+    out, base = os.path.join(dir, "out"), os.path.join(dir, "base")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 500)
+    try:
+        t.ebb_run(t.tiny_model(), inp, base)
+        with open(os.path.join(t.TOP, "deploy/slurm/ebb-worker.sbatch"), encoding="utf-8") as f:
+            script = f.read()
+        hand = s.submit("--cpus-per-task=2", "--array=0-1", f"--export=ALL,EBB_CONNECT=ipc://{pool.runtime}/workers,EBB_WORKER={t.WORKER}", script=script)
+        wait(pool, s, lambda: arrived(pool) == [f"job-{hand}_0", f"job-{hand}_1"])
+        prod = s.submit("--partition=prod", "--exclusive", "--nodes=3")
+        wait(pool, s, lambda: arrived(pool) == [])
+        s.cancel(prod)
+        job = submit(pool, dir, inp, out)
+        wait(pool, s, lambda: pool.job(job)["state"] == "done")
+        t.same_output(base, out)
+        s.cancel(hand)
+        wait(pool, s, lambda: arrived(pool) == [] and not [j for j in s.queue() if j[0].startswith(hand)])
+        nothing_blamed(pool, job)
+    finally:
+        stop(s, pool)
+
+
 t.main(globals())

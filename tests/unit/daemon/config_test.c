@@ -230,6 +230,14 @@ static void the_sample_is_the_default(void **state)
     assert_int_equal(sample.workers, none.workers);
     assert_null(sample.slurm_connect);
     config_release(&sample);
+    assert_int_equal(config_init(&sample, &e), ST_OK); /* that of a cluster */
+    if (config_read(&sample, "deploy/slurm/ebbd.yaml", &e) != ST_OK) {
+        print_error("%s\n", e.text);
+        fail();
+    }
+    assert_int_equal(sample.slurm_limit, 40);
+    assert_string_equal(sample.slurm_partition, "scavenge");
+    config_release(&sample);
     config_release(&none);
 }
 
