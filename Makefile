@@ -69,7 +69,7 @@ SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/en
               workers/engine/graph/graph.c workers/engine/graph/inline.c workers/engine/graph/widen.c workers/engine/graph/batch.c workers/engine/graph/order.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run_memory.c workers/engine/graph/run_node.c workers/engine/graph/run.c \
               workers/engine/graph/rewrite.c workers/engine/graph/uniform.c workers/engine/graph/fuse.c workers/engine/graph/fuse_norm.c \
               workers/engine/graph/fuse_act.c workers/engine/graph/fuse_conv.c workers/engine/graph/fuse_attention.c \
-              workers/engine/graph/fuse_linear.c workers/engine/graph/fuse_sequence.c workers/engine/graph/pack.c workers/engine/graph/segment.c
+              workers/engine/graph/fuse_linear.c workers/engine/graph/fuse_quant.c workers/engine/graph/fuse_sequence.c workers/engine/graph/pack.c workers/engine/graph/segment.c
 SRC_ops    := workers/engine/ops/fused_linear.c workers/engine/ops/fused_attention.c workers/engine/ops/sequence_pool.c \
               workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c \
               workers/engine/ops/bodies.c workers/engine/ops/control.c workers/engine/ops/scan.c workers/engine/ops/sequence.c workers/engine/ops/optional.c

@@ -159,6 +159,100 @@ static void test_families(void **state)
     check("mpnet-eager-14", 0, 0, 6); /* its scores have a sum of their own: not fused, not packed, right all the same */
 }
 
+/* Quantised as ONNX Runtime does it: the scale of activations belongs to a text, so texts are packed, and each keeps the bits that it has alone. */
+static void test_dynamic(void **state)
+{
+    (void)state;
+    struct onnx_model *m = load("bert-dynamic-17", 0);
+    struct run *r;
+    struct err e;
+    char why[PACK_WHY_MAX] = "";
+    enum packed_kind kinds[2];
+    float alone[TEXTS][WIDTH], rows[TEXTS * LONGEST][WIDTH];
+    uint32_t at = 0;
+    assert_int_equal(count(m->graph, "com.microsoft", "DynamicQuantizeMatMul"), 6);
+    assert_int_equal(count(m->graph, "", "DynamicQuantizeLinear"), 0);
+    assert_int_equal(count(m->graph, "ebb", "Attention"), 1);
+    assert_int_equal(count(m->graph, "ebb", "Positions"), 1);
+    if (pack_prove(m->graph, kinds, why) != 1)
+        fail_msg("not packed: %s", why);
+    assert_int_equal(run_new(m->graph, &r, &e), ST_OK);
+    json_t *want = json_object_get(golden, "bert-sdpa-17");
+    double off = 0;
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        const struct tensor *t = infer(r, m->graph, i, 1, 0, 0);
+        uint32_t len = (uint32_t)t->dims[1];
+        memcpy(rows[at], tensor_data(t), len * sizeof rows[0]);
+        at += len;
+        memcpy(alone[i], tensor_data(&run_result(r, 1)->tensor), sizeof alone[i]);
+        for (int k = 0; k < WIDTH; k++)
+            off = fmax(off, fabs((double)alone[i][k] - json_real_value(json_array_get(json_array_get(want, i), (size_t)k))));
+    }
+    assert_true(off > 0 && off < 0.05); /* bytes for weights and activations, in rows of eight */
+    const struct tensor *t = infer(r, m->graph, 0, TEXTS, 1, 0);
+    assert_int_equal(t->dims[1], at);
+    assert_memory_equal(tensor_data(t), rows, at * sizeof rows[0]);
+    assert_memory_equal(tensor_data(&run_result(r, 1)->tensor), alone, sizeof alone);
+    run_free(r);
+    onnx_free(m);
+}
+
+/* A product alone: the same bits as its parts, with and without bias and zero points, one scale or one a column, for a record of any number of rows. */
+static void test_dynamic_bits(void **state)
+{
+    (void)state;
+    enum { K = 37, N = 21, ROWS = 133 };
+    static float x[ROWS * K], got[2][ROWS * N];
+    static uint8_t w[K * N], zero[N];
+    static float scale[N], bias[N];
+    uint32_t seed = 1;
+    for (int i = 0; i < ROWS * K; i++)
+        x[i] = (float)(int32_t)(seed = seed * 1664525u + 1013904223u) / 7e8f;
+    for (int i = 0; i < K * N; i++)
+        w[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
+    for (int i = 0; i < N; i++) {
+        zero[i] = (uint8_t)(100 + i);
+        scale[i] = 0.001f * (float)(i + 1);
+        bias[i] = 0.3f - (float)i;
+    }
+    for (int way = 0; way < 8; way++)
+        for (int fused = 0; fused < 2; fused++) {
+            struct graph *g;
+            struct err e;
+            struct type t;
+            int64_t many = N, wide[2] = {K, N};
+            assert_int_equal(graph_new(&kernels_generic, NULL, &g, &e), ST_OK);
+            type_tensor(&t, DT_F32, 2, (dim[]){dim_named(g->syms, "rows"), K});
+            int32_t in = graph_input(g, "x", &t), q = graph_value(g, "q"), s = graph_value(g, "s"), z = graph_value(g, "z"), sums = graph_value(g, "sums"),
+                    f = graph_value(g, "f"), ss = graph_value(g, "ss"), y = graph_value(g, "y"), out = way & 1 ? graph_value(g, "out") : y;
+            int32_t cw = graph_constant(g, "w", DT_U8, 2, wide, w), cz = way & 2 ? graph_constant(g, "wz", DT_U8, 1, &many, zero) : -1,
+                    cs = graph_constant(g, "ws", DT_F32, way & 4 ? 1 : 0, &many, scale), cb = graph_constant(g, "b", DT_F32, 1, &many, bias);
+            assert_non_null(graph_node(g, "", "DynamicQuantizeLinear", 17, "q", 1, &in, 3, (int32_t[]){q, s, z}));
+            assert_non_null(graph_node(g, "", "MatMulInteger", 17, "m", 4, (int32_t[]){q, cw, z, cz}, 1, &sums));
+            struct node *cast = graph_node(g, "", "Cast", 17, "c", 1, &sums, 1, &f);
+            struct attr a = {.name = strdup("to"), .kind = ATTR_INT, .i = DT_F32};
+            assert_int_equal(node_add_attr(cast, &a, &e), ST_OK);
+            assert_non_null(graph_node(g, "", "Mul", 17, "ss", 2, (int32_t[]){s, cs}, 1, &ss));
+            assert_non_null(graph_node(g, "", "Mul", 17, "y", 2, (int32_t[]){f, ss}, 1, &y));
+            if (way & 1)
+                assert_non_null(graph_node(g, "", "Add", 17, "out", 2, (int32_t[]){cb, y}, 1, &out));
+            graph_output(g, out);
+            if (graph_finish(g, &(struct graph_opts){.no_fuse = !fused}, &e) != ST_OK)
+                fail_msg("%s", e.text);
+            assert_int_equal(count(g, "com.microsoft", "DynamicQuantizeMatMul"), fused);
+            assert_int_equal(g->n_nodes == 1, fused);
+            struct run *r;
+            assert_int_equal(run_new(g, &r, &e), ST_OK);
+            assert_int_equal(run_set(r, 0, DT_F32, 2, (int64_t[]){ROWS, K}, x, &e), ST_OK);
+            assert_int_equal(run_graph(r, &e), ST_OK);
+            memcpy(got[fused], tensor_data(&run_result(r, 0)->tensor), sizeof got[0]);
+            run_free(r);
+            graph_free(g);
+            if (fused)
+                assert_memory_equal(got[0], got[1], sizeof got[0]);
+        }
+}
+
 /* Cuts lie where one tensor of tokens crosses: behind the embeddings, the attention and the feed-forward part. */
 static void test_segments(void **state)
 {
@@ -210,6 +304,7 @@ static int close_golden(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bert), cmocka_unit_test(test_families), cmocka_unit_test(test_segments)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bert), cmocka_unit_test(test_families), cmocka_unit_test(test_dynamic),
+                                       cmocka_unit_test(test_dynamic_bits), cmocka_unit_test(test_segments)};
     return cmocka_run_group_tests(tests, open_golden, close_golden);
 }

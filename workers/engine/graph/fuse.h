@@ -1,7 +1,7 @@
 /* The passes between folding and plans: they find what exporters took apart and put it together again. Each pass is a function that looks at one
    node and rewrites around it; graph_fuse runs them until nothing changes.
 
-   What is made: LayerNormalization, Gelu, Swish and HardSwish of the standard domain; FusedConv of com.microsoft; and, in domain "ebb", Linear, Attention,
+   What is made: LayerNormalization, Gelu, Swish and HardSwish of the standard domain; FusedConv and DynamicQuantizeMatMul of com.microsoft; and, in domain "ebb", Linear, Attention,
    SeqPool, SeqCumSum and Positions (ops/fused_linear.c, ops/fused_attention.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
    in between; that fusing happens depends on the model alone, so a model's results stay the same on every machine. */
 #ifndef EBB_GRAPH_FUSE_H
@@ -18,6 +18,8 @@ MUST_USE enum status fuse_norm(struct graph *g, struct node *n, uint32_t *change
 MUST_USE enum status fuse_gelu(struct graph *g, struct node *n, uint32_t *changed, struct err *e);      /* at Erf, Tanh */
 MUST_USE enum status fuse_silu(struct graph *g, struct node *n, uint32_t *changed, struct err *e);      /* at Sigmoid, Clip, HardSigmoid */
 MUST_USE enum status fuse_conv(struct graph *g, struct node *n, uint32_t *changed, struct err *e);      /* at Conv, FusedConv */
+MUST_USE enum status fuse_dynamic(struct graph *g, struct node *n, uint32_t *changed, struct err *e);   /* at MatMulInteger */
+MUST_USE enum status fuse_table(struct graph *g, struct node *n, uint32_t *changed, struct err *e);     /* at DequantizeLinear */
 MUST_USE enum status fuse_linear(struct graph *g, struct node *n, uint32_t *changed, struct err *e);    /* at MatMul, Gemm */
 MUST_USE enum status fuse_epilogue(struct graph *g, struct node *n, uint32_t *changed, struct err *e);  /* at Linear */
 MUST_USE enum status fuse_attention(struct graph *g, struct node *n, uint32_t *changed, struct err *e); /* at Softmax */

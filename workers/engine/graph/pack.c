@@ -57,6 +57,12 @@ static enum seen of_node(const struct shaping *s, const enum seen *in, dim batch
         if (in[i] == SEEN_OTHER)
             return SEEN_OTHER;
     }
+    if (strcmp(n->op, "DynamicQuantizeMatMul") == 0) { /* it quantises each text by itself; weights are the same for all */
+        for (uint32_t i = 1; i < s->n_in; i++)
+            if (s->in[i].kind != VALUE_NONE && !s->constants[i])
+                return SEEN_OTHER;
+        return (tokens && s->in[0].rank > 2) || (seqs && s->in[0].rank > 1) ? in[0] : SEEN_OTHER;
+    }
     if (n->n_out == 1 && is_shape(&s->out[0]))
         return is_fixed(&s->out[0]) ? SEEN_FREE : SEEN_SIZES;
     if (is_ebb(n, "Attention") || is_ebb(n, "Positions") || is_ebb(n, "SeqCumSum"))

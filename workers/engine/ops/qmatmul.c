@@ -113,12 +113,26 @@ static void finish(const struct after *o, size_t m, size_t n, size_t row0, const
         memcpy(y, c, m * n * sizeof *c);
         return;
     }
-    for (size_t i = 0; i < m; i++)
+    for (size_t i = 0; i < m; i++) {
+        float a_scale = o->a_scale[o->a_scales ? row0 + i : 0];
+        if (o->out == DT_F32 && !o->addend && o->alpha == 1) { /* what most models come to, in a loop that vectors take */
+            const int32_t *v = c + i * n;
+            float *to = (float *)y + i * n;
+            if (!o->b_scales)
+                for (size_t j = 0; j < n; j++)
+                    to[j] = (float)v[j] * (a_scale * o->b_scale[0]);
+            else
+                for (size_t j = 0; j < n; j++)
+                    to[j] = (float)v[j] * (a_scale * o->b_scale[j]);
+            for (size_t j = 0; o->bias && j < n; j++)
+                to[j] += o->bias[j];
+            continue;
+        }
         for (size_t j = 0; j < n; j++) {
             int32_t v = c[i * n + j];
             if (o->addend)
-                v += o->addend[i * o->add_row + j * o->add_col];
-            float scale = o->a_scale[o->a_scales ? row0 + i : 0] * o->b_scale[o->b_scales ? j : 0] * o->alpha;
+                v += o->addend[(row0 + i) * o->add_row + j * o->add_col];
+            float scale = a_scale * o->b_scale[o->b_scales ? j : 0] * o->alpha;
             if (o->out == DT_F32) {
                 float f = (float)v * scale;
                 ((float *)y)[i * n + j] = o->bias ? f + o->bias[j] : f;
@@ -128,6 +142,7 @@ static void finish(const struct after *o, size_t m, size_t n, size_t row0, const
                 ((uint8_t *)y)[i * n + j] = (uint8_t)w;
             }
         }
+    }
 }
 
 static const struct tensor *port(const struct run *r, const struct node *n, int8_t p)
@@ -171,28 +186,63 @@ static enum status read_after(struct run *r, const struct node *n, const struct 
     return ST_OK;
 }
 
-/* a as bytes: quantised here where the op says so. */
-static enum status left(struct run *r, const struct tensor *a, int dynamic, const void **bytes, enum dtype *d, float **scale, uint8_t **zero,
-                        struct err *e)
+/* a as bytes, quantised here where the op says so. */
+struct left {
+    const uint8_t *bytes;
+    enum dtype dtype;
+    const void *zeros; /* one, or one for each row of all; NULL: none */
+    int zero_rows;
+};
+
+/* Rows that are quantised together: of one text where texts are packed, else all. Packed are [1, tokens, ...], or [texts, ...]. */
+static size_t together(const struct seqs *seqs, const struct tensor *a, size_t rows, size_t text)
 {
-    *bytes = tensor_data(a);
-    *d = a->dtype;
-    if (!dynamic)
-        return ST_OK;
-    void *p;
-    size_t n = (size_t)tensor_count(a);
-    TRY(run_scratch(r, n + 64, &p, e));
-    *scale = p;
-    *zero = (uint8_t *)p + sizeof **scale;
-    quant_dynamic(n, tensor_data(a), *scale, *zero);
-    uint8_t *q = (uint8_t *)p + 16;
+    if (!seqs || seqs->count == 1)
+        return rows;
+    if (a->rank > 2 && a->dims[0] == 1 && a->dims[1] == seqs->tokens)
+        return rows / seqs->tokens * seqs->lengths[text];
+    return rows / seqs->count;
+}
+
+static enum status quantise(struct run *r, const struct tensor *a, struct left *out, struct after *o, struct err *e)
+{
+    size_t count = (size_t)tensor_count(a), k = (size_t)(a->rank ? a->dims[a->rank - 1] : 1), rows = k ? count / k : 0;
     const float *x = tensor_data(a);
-    for (size_t i = 0; i < n; i++)
-        q[i] = (uint8_t)quant_one(x[i], **scale, **zero, 0, 255);
-    *bytes = q;
-    *d = DT_U8;
+    const struct seqs *seqs = run_seqs(r);
+    void *bytes, *scales, *zeros;
+    TRY(run_scratch(r, count + 64, &bytes, e));
+    TRY(run_scratch(r, (rows + 1) * sizeof(float), &scales, e));
+    TRY(run_scratch(r, rows + 1, &zeros, e));
+    *out = (struct left){.bytes = bytes, .dtype = DT_U8, .zeros = zeros};
+    o->a_scale = scales;
+    if (!count) {
+        *(float *)scales = 1;
+        *(uint8_t *)zeros = 0;
+        return ST_OK;
+    }
+    for (size_t row = 0, text = 0; row < rows; text++) {
+        size_t some = together(seqs, a, rows, text);
+        float scale;
+        uint8_t zero, *q = (uint8_t *)bytes + row * k;
+        quant_dynamic(some * k, x + row * k, &scale, &zero);
+        for (size_t i = 0; i < some * k; i++)
+            q[i] = (uint8_t)quant_one(x[row * k + i], scale, zero, 0, 255);
+        if (some == rows) {
+            *(float *)scales = scale;
+            *(uint8_t *)zeros = zero;
+            return ST_OK;
+        }
+        for (size_t i = 0; i < some; i++) {
+            ((float *)scales)[row + i] = scale;
+            ((uint8_t *)zeros)[row + i] = zero;
+        }
+        row += some;
+    }
+    o->a_scales = out->zero_rows = 1;
     return ST_OK;
 }
+
+enum { ROWS_AT_ONCE = 120 }; /* of a: so many wide rows of some hundred stay in the second-level cache */
 
 static enum status q_run(struct run *r, const struct node *n, struct err *e)
 {
@@ -204,22 +254,18 @@ static enum status q_run(struct run *r, const struct node *n, struct err *e)
     int ta = transposed(n, "transA"), tb = transposed(n, "transB");
     struct mm m;
     struct after o;
-    enum dtype d;
-    const void *bytes, *zeros = az ? tensor_data(az) : NULL;
-    float *scale = NULL;
-    uint8_t *zero = NULL;
+    struct left l = {.bytes = tensor_data(a), .dtype = a->dtype, .zeros = az ? tensor_data(az) : NULL, .zero_rows = az && tensor_count(az) != 1};
     TRY(mm_of(n, a, b, ta, tb, &m, e));
     TRY(read_after(r, n, p, &m, y->dtype, &o, e));
-    TRY(left(r, a, o.which == DYNAMIC, &bytes, &d, &scale, &zero, e));
-    if (scale)
-        o.a_scale = scale, zeros = zero;
-    int zero_rows = az && tensor_count(az) != 1, zero_cols = bz && tensor_count(bz) != 1;
-    if ((zero_rows && (size_t)tensor_count(az) != m.m) || (zero_cols && (size_t)tensor_count(bz) != m.n))
+    int zero_cols = bz && tensor_count(bz) != 1, dynamic = o.which == DYNAMIC;
+    if ((l.zero_rows && (size_t)tensor_count(az) != m.m) || (zero_cols && (size_t)tensor_count(bz) != m.n))
         return node_error(n, e, "its zero points do not go with a product of %zu x %zu", m.m, m.n);
-    size_t even = (m.k + 1) / 2 * 2, bytes_y = dtype_bytes(y->dtype);
+    if (dynamic)
+        TRY(quantise(r, a, &l, &o, e));
+    size_t even = (m.k + 1) / 2 * 2, bytes_y = dtype_bytes(y->dtype), most = m.m < ROWS_AT_ONCE ? m.m : ROWS_AT_ONCE;
     void *wide, *sums, *packed = n->state, *turned = NULL;
-    TRY(run_scratch(r, m.m * even * sizeof(int16_t), &wide, e));
-    TRY(run_scratch(r, m.m * m.n * sizeof(int32_t), &sums, e));
+    TRY(run_scratch(r, most * even * sizeof(int16_t), &wide, e));
+    TRY(run_scratch(r, most * m.n * sizeof(int32_t), &sums, e));
     if (!n->state)
         TRY(run_scratch(r, quant_packed(m.k, m.n) * sizeof(int16_t), &packed, e));
     if (ta)
@@ -227,18 +273,24 @@ static enum status q_run(struct run *r, const struct node *n, struct err *e)
     for (size_t i = 0; i < m.batches; i++) {
         size_t ia, ib;
         mm_at(&m, i, &ia, &ib);
-        const uint8_t *from = (const uint8_t *)bytes + ia * m.m * m.k;
+        const uint8_t *from = l.bytes + ia * m.m * m.k;
         if (ta) {
             for (size_t j = 0; j < m.m * m.k; j++)
                 ((uint8_t *)turned)[j] = from[j % m.k * m.m + j / m.k];
             from = turned;
         }
-        quant_widen(d, m.m, m.k, from, m.k, zeros, zero_rows, wide);
         if (!n->state && (i == 0 || !m.b_alone))
             quant_pack(b->dtype, m.k, m.n, (const uint8_t *)tensor_data(b) + ib * m.k * m.n, tb ? 1 : m.n, tb ? m.k : 1, bz ? tensor_data(bz) : NULL,
                        zero_cols, packed);
-        quant_gemm(n->kernels, m.m, m.n, m.k, wide, packed, sums, m.n);
-        finish(&o, m.m, m.n, 0, sums, (uint8_t *)tensor_data(y) + i * m.m * m.n * bytes_y);
+        for (size_t row = 0; row < m.m; row += most) {
+            size_t some = m.m - row < most ? m.m - row : most;
+            /* scales that are given are for the rows of one matrix; those found here, for all rows of a */
+            size_t at = (dynamic ? ia * m.m : 0) + row;
+            const uint8_t *zeros = l.zeros && l.zero_rows ? (const uint8_t *)l.zeros + at : l.zeros;
+            quant_widen(l.dtype, some, m.k, from + row * m.k, m.k, zeros, l.zero_rows, wide);
+            quant_gemm(n->kernels, some, m.n, m.k, wide, packed, sums, m.n);
+            finish(&o, some, m.n, at, sums, (uint8_t *)tensor_data(y) + (i * m.m + row) * m.n * bytes_y);
+        }
     }
     return ST_OK;
 }

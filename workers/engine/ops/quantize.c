@@ -225,10 +225,20 @@ static enum status dynamic_shape(struct shaping *s, struct err *e)
 
 void quant_dynamic(size_t n, const float *x, float *scale, uint8_t *zero)
 {
-    float lo = 0, hi = 0;
-    for (size_t i = 0; i < n; i++) {
+    float least[16] = {0}, most[16] = {0}, lo = 0, hi = 0; /* in lanes, which vectors take; the order does not matter */
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16; k++) {
+            least[k] = x[i + (size_t)k] < least[k] ? x[i + (size_t)k] : least[k];
+            most[k] = x[i + (size_t)k] > most[k] ? x[i + (size_t)k] : most[k];
+        }
+    for (; i < n; i++) {
         lo = x[i] < lo ? x[i] : lo;
         hi = x[i] > hi ? x[i] : hi;
+    }
+    for (int k = 0; k < 16; k++) {
+        lo = least[k] < lo ? least[k] : lo;
+        hi = most[k] > hi ? most[k] : hi;
     }
     *scale = (hi - lo) / 255;
     *zero = 0;
