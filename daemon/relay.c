@@ -253,9 +253,11 @@ static uint64_t cost_of(const Ebb__Envelope *m)
     return bytes < LEAST_COST ? LEAST_COST : bytes;
 }
 
+/* Who has taken everything gets one more answer in any case: others that take nothing must not starve it. */
 static int has_room(const struct relay *r, const struct peer *p, uint64_t cost)
 {
-    return atomic_load(&p->waiting) + cost <= RELAY_PEER_BYTES && atomic_load(&r->waiting) + cost <= RELAY_ALL_BYTES;
+    uint64_t own = atomic_load(&p->waiting);
+    return own == 0 || (own + cost <= RELAY_PEER_BYTES && atomic_load(&r->waiting) + cost <= RELAY_ALL_BYTES);
 }
 
 static void hand_over(struct relay *r, struct peer *p, struct task *t)

@@ -19,7 +19,7 @@
 
 #define RELAY_CHUNK (1u << 20)              /* most bytes of a question's answer, or of a part in a message */
 #define RELAY_PEER_BYTES (UINT64_C(8) << 20) /* of answers that a peer has not taken */
-#define RELAY_ALL_BYTES (UINT64_C(128) << 20)
+#define RELAY_ALL_BYTES (UINT64_C(128) << 20) /* of all peers, and one answer more for each that has taken all of its own */
 #define RELAY_PEER_ASKED 64                 /* questions of a peer that wait */
 #define RELAY_CREDIT (UINT64_C(4) << 20)    /* of a part, on its way */
 #define RELAY_TAKEN_BYTES (UINT64_C(64) << 20) /* of parts, read from the socket and not written: then it is not read */
