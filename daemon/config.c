@@ -1,6 +1,5 @@
 #include "daemon/config.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -9,16 +8,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yaml.h>
 
 #include "base/host.h"
 #include "base/mem.h"
 #include "base/opt.h"
 #include "base/path.h"
-#include "base/suggest.h"
-#include "base/units.h"
 #include "daemon/http.h"
 #include "scheduler/sched.h"
+#include "wire/settings.h"
 
 #define PRIVATE_MIN_FREE (64u << 20)
 
@@ -65,17 +62,10 @@ enum status config_init(struct config *c, struct err *e)
     return ST_OK;
 }
 
-static void list_free(char **list)
-{
-    for (char **p = list; p && *p; p++)
-        mem_free(*p);
-    mem_free(list);
-}
-
 #define FREE_TEXT(x) mem_free(x)
-#define FREE_ENDPOINTS(p) list_free(p)
-#define FREE_LIST(x) list_free(x)
-#define FREE_WORDS(x) list_free(x)
+#define FREE_ENDPOINTS(p) settings_free_list(p)
+#define FREE_LIST(x) settings_free_list(x)
+#define FREE_WORDS(x) settings_free_list(x)
 #define FREE_NUMBER(x) (void)(x)
 #define FREE_SIZE(x) (void)(x)
 #define FREE_DURATION(x) (void)(x)
@@ -93,72 +83,6 @@ void config_release(struct config *c)
 
 /* The file ------------------------------------------------------------------------------------------------------------------------- */
 
-struct reading {
-    struct config *c;
-    const char *name; /* of the file, for messages */
-    yaml_document_t document;
-};
-
-static const char *kind_words(const char *kind)
-{
-    static const char *const words[][2] = {{"TEXT", "a text"},
-                                           {"LIST", "a list of folders"},
-                                           {"ENDPOINTS", "tcp://ADDRESS:PORT with a port of 1 to 65533, e.g. tcp://0.0.0.0:5570, or a list of them"},
-                                           {"NUMBER", "a whole number"},
-                                           {"SIZE", "a size such as 512MiB"},
-                                           {"DURATION", "a duration such as 30s"},
-                                           {"LEVEL", "error, warning, info or debug"},
-                                           {"WORDS", "a list of texts"},
-                                           {"CLASS", "preemptible or guaranteed"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(kind, words[i][0]) == 0)
-            return words[i][1];
-    BUG("a key of the configuration is of kind '%s'", kind);
-}
-
-static const char *scalar(yaml_node_t *n)
-{
-    return n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
-}
-
-static int take_text(char **to, const char *text)
-{
-    char *copy = mem_strdup(text);
-    if (!copy)
-        return ENOMEM;
-    mem_free(*to);
-    *to = copy;
-    return 0;
-}
-
-static int take_TEXT(struct reading *r, yaml_node_t *n, char **to)
-{
-    (void)r;
-    return scalar(n) && *scalar(n) ? take_text(to, scalar(n)) : EINVAL;
-}
-
-static int take_LIST(struct reading *r, yaml_node_t *n, char ***to)
-{
-    size_t count = n->type == YAML_SEQUENCE_NODE ? (size_t)(n->data.sequence.items.top - n->data.sequence.items.start) : 0;
-    if (n->type != YAML_SEQUENCE_NODE)
-        return EINVAL;
-    char **list = mem_array(count + 1, sizeof *list);
-    if (!list)
-        return ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        const char *text = scalar(yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
-        char real[PATH_MAX];
-        int failed = !text || *text != '/' ? EINVAL : !(list[i] = realpath(text, real) ? mem_strdup(real) : path_absolute(text)) ? ENOMEM : 0;
-        if (failed) {
-            list_free(list);
-            return failed;
-        }
-    }
-    list_free(*to);
-    *to = list;
-    return 0;
-}
-
 /* Two ports behind this one are used, too. */
 static int endpoint_fits(const char *text)
 {
@@ -171,218 +95,59 @@ static int endpoint_fits(const char *text)
     return port >= 1 && port <= 65533 && (bracketed || !memchr(host, ':', (size_t)(colon - host))) && !strpbrk(host, " ;/@");
 }
 
-static int take_ENDPOINTS(struct reading *r, yaml_node_t *n, char ***to)
+static int take_ENDPOINTS(struct settings_value *v, void *to)
 {
-    int one = n->type == YAML_SCALAR_NODE;
-    if (!one && n->type != YAML_SEQUENCE_NODE)
+    return settings_list(v, to, 1, endpoint_fits);
+}
+
+static int not_empty(const char *text)
+{
+    return *text != 0;
+}
+
+static int take_WORDS(struct settings_value *v, void *to)
+{
+    return settings_list(v, to, 0, not_empty);
+}
+
+static int take_CLASS(struct settings_value *v, void *to)
+{
+    if (!v->text || (strcmp(v->text, "preemptible") && strcmp(v->text, "guaranteed")))
         return EINVAL;
-    size_t count = one ? 1 : (size_t)(n->data.sequence.items.top - n->data.sequence.items.start);
-    char **list = mem_array(count + 1, sizeof *list);
-    if (!list)
+    *(int *)to = *v->text == 'p';
+    return 0;
+}
+
+/* kind, in words, how it is taken */
+#define TAKE_TEXT "a text", settings_text
+#define TAKE_LIST "a list of folders", settings_folders
+#define TAKE_ENDPOINTS "tcp://ADDRESS:PORT with a port of 1 to 65533, e.g. tcp://0.0.0.0:5570, or a list of them", take_ENDPOINTS
+#define TAKE_NUMBER "a whole number", settings_number
+#define TAKE_SIZE "a size such as 512MiB", settings_size
+#define TAKE_DURATION "a duration such as 30s", settings_duration
+#define TAKE_LEVEL "error, warning, info or debug", settings_level
+#define TAKE_WORDS "a list of texts", take_WORDS
+#define TAKE_CLASS "preemptible or guaranteed", take_CLASS
+
+static int take_text(char **to, const char *text)
+{
+    char *copy = mem_strdup(text);
+    if (!copy)
         return ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        const char *text = scalar(one ? n : yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
-        int failed = !text || !endpoint_fits(text) ? EINVAL : !(list[i] = mem_strdup(text)) ? ENOMEM : 0;
-        if (failed) {
-            list_free(list);
-            return failed;
-        }
-    }
-    list_free(*to);
-    *to = list;
+    mem_free(*to);
+    *to = copy;
     return 0;
-}
-
-static int take_NUMBER(struct reading *r, yaml_node_t *n, uint64_t *to)
-{
-    (void)r;
-    const char *text = scalar(n);
-    if (!text || !isdigit((unsigned char)*text))
-        return EINVAL;
-    char *end;
-    errno = 0;
-    unsigned long long v = strtoull(text, &end, 10);
-    if (*end || errno || v > UINT32_MAX)
-        return EINVAL;
-    *to = v;
-    return 0;
-}
-
-static int take_SIZE(struct reading *r, yaml_node_t *n, uint64_t *to)
-{
-    (void)r;
-    return scalar(n) && units_parse_bytes(scalar(n), to) == 0 ? 0 : EINVAL;
-}
-
-static int take_DURATION(struct reading *r, yaml_node_t *n, uint64_t *to)
-{
-    (void)r;
-    return scalar(n) && units_parse_duration(scalar(n), to) == 0 ? 0 : EINVAL;
-}
-
-static int parse_level(const char *word, enum log_level *to)
-{
-    static const char *const words[] = {"error", "warning", "info", "debug"};
-    for (int i = 0; word && i < 4; i++)
-        if (strcmp(word, words[i]) == 0) {
-            *to = (enum log_level)i;
-            return 0;
-        }
-    return EINVAL;
-}
-
-static int take_LEVEL(struct reading *r, yaml_node_t *n, enum log_level *to)
-{
-    (void)r;
-    return parse_level(scalar(n), to);
-}
-
-static int take_WORDS(struct reading *r, yaml_node_t *n, char ***to)
-{
-    size_t count = n->type == YAML_SEQUENCE_NODE ? (size_t)(n->data.sequence.items.top - n->data.sequence.items.start) : 0;
-    if (n->type != YAML_SEQUENCE_NODE)
-        return EINVAL;
-    char **list = mem_array(count + 1, sizeof *list);
-    if (!list)
-        return ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        const char *text = scalar(yaml_document_get_node(&r->document, n->data.sequence.items.start[i]));
-        int failed = !text || !*text ? EINVAL : !(list[i] = mem_strdup(text)) ? ENOMEM : 0;
-        if (failed) {
-            list_free(list);
-            return failed;
-        }
-    }
-    list_free(*to);
-    *to = list;
-    return 0;
-}
-
-static int take_CLASS(struct reading *r, yaml_node_t *n, int *to)
-{
-    (void)r;
-    const char *word = scalar(n);
-    if (!word || (strcmp(word, "preemptible") && strcmp(word, "guaranteed")))
-        return EINVAL;
-    *to = *word == 'p';
-    return 0;
-}
-
-static enum status read_value(struct reading *r, const char *path, yaml_node_t *n, struct err *e)
-{
-    int failed = -1;
-    const char *kind = "";
-#define X(k, member, word)                                                                                                       \
-    if (failed == -1 && strcmp(path, word) == 0) {                                                                               \
-        kind = #k;                                                                                                               \
-        failed = take_##k(r, n, &r->c->member);                                                                                  \
-    }
-    CONFIG_MAP(X)
-#undef X
-    BUG_IF(failed == -1, "no key '%s'", path);
-    if (failed == ENOMEM)
-        return err_nomem(e, "the configuration");
-    if (failed)
-        return err_set(e, ST_USER, "%s:%zu: '%s' wants %s", r->name, n->start_mark.line + 1, path, kind_words(kind));
-    return ST_OK;
-}
-
-static const char *const paths[] = {
-#define X(kind, member, path) path,
-    CONFIG_MAP(X)
-#undef X
-};
-#define PATHS (sizeof paths / sizeof *paths)
-
-/* Is `key` below `prefix` a key, or the beginning of some? */
-static int known(const char *path, int *section)
-{
-    size_t n = strlen(path);
-    *section = 0;
-    for (size_t i = 0; i < PATHS; i++) {
-        if (strcmp(paths[i], path) == 0)
-            return 1;
-        if (strncmp(paths[i], path, n) == 0 && paths[i][n] == '.')
-            *section = 1;
-    }
-    return *section;
-}
-
-static enum status unknown_key(struct reading *r, const char *prefix, const char *key, size_t line, struct err *e)
-{
-    char words[PATHS][48];
-    const char *candidates[PATHS];
-    size_t n = 0, skip = strlen(prefix);
-    for (size_t i = 0; i < PATHS; i++) {
-        if (strncmp(paths[i], prefix, skip))
-            continue;
-        snprintf(words[n], sizeof words[n], "%.*s", (int)strcspn(paths[i] + skip, "."), paths[i] + skip);
-        candidates[n] = words[n];
-        n++;
-    }
-    const char *near = suggest(key, candidates, n);
-    if (near)
-        return err_set(e, ST_USER, "%s:%zu: unknown key '%s' (did you mean '%s')", r->name, line, key, near);
-    return err_set(e, ST_USER, "%s:%zu: unknown key '%s'; see ebbd(1) for those there are", r->name, line, key);
-}
-
-static enum status read_mapping(struct reading *r, const char *prefix, yaml_node_t *map, struct err *e)
-{
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
-        yaml_node_t *key = yaml_document_get_node(&r->document, p->key), *value = yaml_document_get_node(&r->document, p->value);
-        size_t line = key->start_mark.line + 1;
-        if (!scalar(key))
-            return err_set(e, ST_USER, "%s:%zu: a key must be a word", r->name, line);
-        char path[96];
-        int section;
-        snprintf(path, sizeof path, "%s%s", prefix, scalar(key));
-        if (strlen(scalar(key)) > 40 || !known(path, &section))
-            return unknown_key(r, prefix, scalar(key), line, e);
-        for (yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++)
-            if (strcmp(scalar(yaml_document_get_node(&r->document, q->key)), scalar(key)) == 0)
-                return err_set(e, ST_USER, "%s:%zu: '%s' is there twice", r->name, line, path);
-        if (!section) {
-            TRY(read_value(r, path, value, e));
-            continue;
-        }
-        if (value->type != YAML_MAPPING_NODE)
-            return err_set(e, ST_USER, "%s:%zu: '%s' wants keys below it", r->name, line, path);
-        strncat(path, ".", sizeof path - strlen(path) - 1);
-        TRY(read_mapping(r, path, value, e));
-    }
-    return ST_OK;
 }
 
 enum status config_read(struct config *c, const char *file, struct err *e)
 {
-    struct buf text = {0};
-    enum status st = path_read(file, 1u << 20, &text, e);
-    if (st != ST_OK) {
-        buf_release(&text);
-        return st == ST_NOT_FOUND ? err_set(e, ST_USER, "there is no configuration file '%s'", file) : st;
-    }
-    struct reading r = {.c = c, .name = path_base(file)};
-    yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser)) {
-        buf_release(&text);
-        return err_nomem(e, "the configuration");
-    }
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
-    if (!yaml_parser_load(&parser, &r.document)) {
-        st = err_set(e, ST_USER, "%s:%zu: not YAML: %s", r.name, parser.problem_mark.line + 1, parser.problem ? parser.problem : "?");
-    } else {
-        yaml_node_t *root = yaml_document_get_root_node(&r.document);
-        if (root && root->type == YAML_MAPPING_NODE)
-            st = read_mapping(&r, "", root, e);
-        else if (root)
-            st = err_set(e, ST_USER, "%s:%zu: wants lines of the form 'key: value'", r.name, root->start_mark.line + 1);
-        yaml_document_delete(&r.document);
-    }
-    yaml_parser_delete(&parser);
-    buf_release(&text);
-    if (st == ST_OK && take_text(&c->file, file))
-        st = err_nomem(e, "the configuration");
-    return st;
+    const struct setting table[] = {
+#define X(kind, member, path) {path, TAKE_##kind, &c->member, NULL},
+        CONFIG_MAP(X)
+#undef X
+    };
+    TRY(settings_read(file, table, sizeof table / sizeof *table, "ebbd(1)", e));
+    return take_text(&c->file, file) ? err_nomem(e, "the configuration") : ST_OK;
 }
 
 /* The command line -------------------------------------------------------------------------------------------------------------- */
@@ -472,7 +237,7 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         TRY(config_read(c, file, e));
     else if (!c->is_private && path_exists(CONFIG_FILE))
         TRY(config_read(c, CONFIG_FILE, e));
-    if (level && parse_level(level, &c->log_level))
+    if (level && settings_parse_level(level, &c->log_level))
         return err_set(e, ST_USER, "--log wants error, warning, info or debug, not '%s'", level);
     if ((state && take_text(&c->state_dir, state)) || (runtime && take_text(&c->runtime_dir, runtime)) || (http && take_text(&c->http, http)))
         return err_nomem(e, "the configuration");

@@ -58,12 +58,35 @@ int settings_folders(struct settings_value *v, void *to)
         char real[PATH_MAX];
         int failed = *v->items[i] != '/' ? EINVAL : !(list[i] = realpath(v->items[i], real) ? mem_strdup(real) : path_absolute(v->items[i])) ? ENOMEM : 0;
         if (failed) {
+            v->at = i;
             settings_free_list(list);
             return failed;
         }
     }
     settings_free_list(*folders);
     *folders = list;
+    return 0;
+}
+
+int settings_list(struct settings_value *v, char ***to, int one, int (*fits)(const char *text))
+{
+    if (v->text && !one)
+        return EINVAL;
+    size_t count = v->text ? 1 : v->count;
+    char **list = mem_array(count + 1, sizeof *list);
+    if (!list)
+        return ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        const char *text = v->text ? v->text : v->items[i];
+        int failed = !fits(text) ? EINVAL : !(list[i] = mem_strdup(text)) ? ENOMEM : 0;
+        if (failed) {
+            v->at = i;
+            settings_free_list(list);
+            return failed;
+        }
+    }
+    settings_free_list(*to);
+    *to = list;
     return 0;
 }
 

@@ -31,6 +31,8 @@ struct setting {
 /* Ready-made ones. Texts and lists that were there before are freed. */
 int settings_text(struct settings_value *v, void *to);     /* char **: not empty */
 int settings_folders(struct settings_value *v, void *to);  /* char ***: absolute paths, links followed, NULL at the end */
+/* A list of texts that all fit, into *to (char **, NULL at its end). one: a single text is a list of one. */
+int settings_list(struct settings_value *v, char ***to, int one, int (*fits)(const char *text));
 int settings_number(struct settings_value *v, void *to);   /* uint64_t *: at most 2^32-1 */
 int settings_size(struct settings_value *v, void *to);     /* uint64_t *: bytes */
 int settings_duration(struct settings_value *v, void *to); /* uint64_t *: ms */

@@ -382,6 +382,9 @@ def test_killed_agent_with_frozen_workers(dir):
         agent.process.wait()
         t.wait_for(lambda: not os.path.exists(f"/proc/{guest}"), 10)
         load.end()
+        agent.start(pool)  # and nothing of theirs keeps new ones from running
+        agent.says("evicted: it died with its agent")
+        t.wait_for(lambda: agent.guests() and not stands_still(agent.guests()[0]), 60)
     finally:
         agent.stop()
         pool.stop()
