@@ -30,6 +30,9 @@ void log_line(enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    for (char *p = line; *p; p++) /* a line is a line, whatever others have put into a name */
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = ' ';
     if (to_journal) {
         fprintf(stderr, "<%d>%s\n", syslog_level[level], line);
         return;

@@ -342,7 +342,7 @@ static void on_ended(struct agents *a, struct agent *x, const Ebb__AgentEnded *m
     struct agent *whose = NULL;
     const struct worker *w = link_worker(a->d->link, m->worker);
     struct guest *g = find(a->d, m->worker, &whose);
-    if ((g && whose != x) || (w && strcmp(w->host, x->host))) {
+    if ((g && whose != x) || (w && (strcmp(w->host, x->host) || w->peer.user != x->peer.user))) {
         log_warn("node %s: its agent speaks of a worker that is not of this node; that is ignored", x->host);
         note(a, &x->peer, m->worker);
         return;
@@ -424,6 +424,8 @@ const char *agents_said(struct daemon *d, const struct sock_peer *peer, const Eb
 {
     struct agents *a = d->agents;
     struct agent *x = agent_of(a, peer);
+    if (x && x->peer.user != peer->user)
+        return "an agent under the number of another that came with another key";
     if (x)
         x->seen_ms = clock_ms();
     switch (m->body_case) {

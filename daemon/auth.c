@@ -21,6 +21,7 @@
 #include "daemon/words.h"
 
 #define QUESTIONS_A_TURN 256
+#define BURST 20 /* lines about refusals at once; then one a second */
 #define ZAP_FRAMES 7
 
 noreturn void auth_no_memory(struct auth *a)
@@ -32,12 +33,15 @@ noreturn void auth_no_memory(struct auth *a)
 
 void auth_complain(struct auth *a, const char *fmt, ...)
 {
-    uint64_t now = clock_ms();
+    uint64_t now = clock_ms(), seconds = (now - a->said_ms) / 1000;
     a->refused++;
-    if (now - a->said_ms < 1000) {
+    a->lines = a->lines + seconds > BURST ? BURST : a->lines + seconds;
+    a->said_ms += seconds * 1000;
+    if (!a->lines) {
         a->unsaid++;
         return;
     }
+    a->lines--;
     char text[512];
     va_list ap;
     va_start(ap, fmt);
@@ -47,7 +51,6 @@ void auth_complain(struct auth *a, const char *fmt, ...)
         log_warn("refused: %s (and %" PRIu64 " before it)", text, a->unsaid);
     else
         log_warn("refused: %s", text);
-    a->said_ms = now;
     a->unsaid = 0;
 }
 
@@ -236,7 +239,6 @@ void auth_second(struct auth *a)
     auth_watch_second(a);
     if (a->unsaid && clock_ms() - a->said_ms > 10000) {
         log_warn("refused: %" PRIu64 " more", a->unsaid);
-        a->said_ms = clock_ms();
         a->unsaid = 0;
     }
 }

@@ -42,13 +42,13 @@ struct auth {
     int first, last, waiting; /* the queue of those that were accepted and have not been heard of */
     int most_waiting;
     uint64_t refused;
-    uint64_t said_ms, unsaid;
+    uint64_t said_ms, lines, unsaid; /* when `lines`, that may be said, grew last */
     struct edit *edits, *edits_last; /* wait for the one that a thread does */
     int editing;
 };
 
 /* auth.c */
-void auth_complain(struct auth *a, const char *fmt, ...) PRINTF(2, 3); /* a line a second at most; counts */
+void auth_complain(struct auth *a, const char *fmt, ...) PRINTF(2, 3); /* a line, unless there were many; counts */
 /* Takes the new text; whoever is not in it any more is dropped. */
 void auth_take_text(struct auth *a, const char *text, size_t len);
 const char *auth_plain_ip(const char *ip);

@@ -140,7 +140,10 @@ $(B)/tests/mkmodel: $(B)/obj/tests/lib/mkmodel.o $(call LIBS_OF,testlib)
 # workers by the thousand that only say hello: build/tests/crowd ENDPOINT COUNT
 $(B)/tests/crowd: $(B)/obj/tests/lib/crowd.o $(call LIBS_OF,wire base)
 	$(call LINK,$^ -lzmq $(LIBS_wire))
-TEST_TOOLS := $(B)/tests/mkmodel $(B)/tests/crowd
+# a peer that means harm
+$(B)/tests/hostile: $(B)/obj/tests/lib/hostile.o $(call LIBS_OF,wire base)
+	$(call LINK,$^ -lzmq $(LIBS_wire))
+TEST_TOOLS := $(B)/tests/mkmodel $(B)/tests/crowd $(B)/tests/hostile
 # the simulator over the real core, and the same over a core in which bugs can be planted
 SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants $(B)/tests/sim_elastic
 OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/sim/worker.c tests/sim/image.c)
