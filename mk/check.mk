@@ -61,7 +61,7 @@ check-all: all demo-data $(TOKENIZERS) $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS) 
 # Memcheck over the unit tests, leaks included. Not part of check: it takes long. Left out are those that search whole ranges of numbers, and those
 # in which other programs (or this one, started anew) and their clocks take part: the sanitizers look at those. Kernels of 512 bits are unknown to it.
 VALGRIND := valgrind -q --error-exitcode=66 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --suppressions=tests/lib/valgrind.supp
-VALGRIND_NOT := base/fault base/ftoa engine/golden engine/kernels engine/model worker/worker daemon/ebbd
+VALGRIND_NOT := base/fault base/ftoa engine/golden engine/kernels engine/model worker/worker daemon/ebbd daemon/agents
 .PHONY: valgrind
 valgrind: $(UNIT_TESTS)
 	$(Q)BUILD=$(B) WRAP='$(VALGRIND)' tests/run $(filter-out $(VALGRIND_NOT:%=$(B)/tests/unit/%_test),$(UNIT_TESTS))

@@ -91,8 +91,8 @@ static enum matter judge(const struct policy *p, struct policy_state *s, const s
 {
     char a[UNITS_MAX], b[UNITS_MAX];
     why[0] = 0;
-    uint64_t evict = policy_bytes(&p->memory_evict, r->memory_bytes);
-    if (r->memory_known && evict && r->memory_available_bytes < (busy ? evict + evict / 2 : evict)) {
+    uint64_t evict = policy_bytes(&p->memory_evict, r->memory_bytes), more = evict / 2 < r->memory_bytes / 20 ? evict / 2 : r->memory_bytes / 20;
+    if (r->memory_known && evict && r->memory_available_bytes < (busy ? evict + more : evict)) {
         snprintf(why, size, "memory is short: %s available, %s are the owner's", units_bytes(a, r->memory_available_bytes), units_bytes(b, evict));
         return SHORT;
     }
