@@ -136,10 +136,10 @@ static enum matter judge(const struct policy *p, struct policy_state *s, const s
 
 static uint32_t room_now(const struct policy *p, const struct policy_state *s, const struct readings *r)
 {
-    double keep = (double)p->cores_keep > s->load_slow ? (double)p->cores_keep : s->load_slow;
+    double load = p->load_limit < POLICY_OFF ? s->load_slow : 0, keep = (double)p->cores_keep > load ? (double)p->cores_keep : load;
     double lanes = policy_lanes(p, r->cores), cores = ((double)r->cores - keep + lanes / 2) / lanes; /* half a guest's worth of others' load is let pass */
     uint32_t n = cores < 0 ? 0 : cores < (double)p->workers ? (uint32_t)cores : (uint32_t)p->workers;
-    if (!n && p->workers && r->cores <= policy_lanes(p, r->cores) && s->load_slow < 0.5)
+    if (!n && p->workers && r->cores <= policy_lanes(p, r->cores) && load < 0.5)
         n = 1; /* a node of few cores */
     if (!r->memory_known)
         return n;

@@ -331,7 +331,7 @@ static void test_room(void **state)
         p.workers = cases[i].workers;
         p.lanes = cases[i].lanes;
         p.cores_keep = cases[i].keep;
-        p.load_limit = POLICY_OFF;
+        p.load_limit = 0.9;
         r.cores = cases[i].cores;
         r.load_of_others = cases[i].load;
         r.memory_bytes = cases[i].memory_gib * GIB;
@@ -357,7 +357,7 @@ static void test_room_is_lazy(void **state)
     struct readings r = calm();
     p.workers = 4;
     p.lanes = 2;
-    p.load_limit = POLICY_OFF;
+    p.load_limit = 0.9;
     uint64_t changes = 0;
     uint32_t room = 0;
     for (int i = 0; i < 3000; i++) { /* ten minutes of load that comes and goes each second */
@@ -374,6 +374,14 @@ static void test_room_is_lazy(void **state)
         r.now_ms += 200;
         policy_decide(&p, &s, &r, &d);
     }
+    assert_int_equal(d.room, 4);
+    p.load_limit = POLICY_OFF; /* then it takes no room, either */
+    r.load_of_others = 8;
+    for (int i = 0; i < 400; i++) {
+        r.now_ms += 200;
+        policy_decide(&p, &s, &r, &d);
+    }
+    assert_int_equal(d.order, ORDER_FREE);
     assert_int_equal(d.room, 4);
 }
 
