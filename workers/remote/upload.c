@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/mem.h"
 
 #define WINDOW 8
@@ -28,6 +29,7 @@ struct upload {
 
 static void send(struct upload *u, uint64_t offset, size_t len)
 {
+    fault_point("remote.part.send");
     Ebb__RelayPart m = EBB__RELAY_PART__INIT;
     m.id = remote_id(u->r);
     m.job = u->part->job;
