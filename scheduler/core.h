@@ -170,6 +170,8 @@ struct sched {
     uint64_t retry_ms;              /* memory was out: go on then; 0: nothing waits */
     uint64_t scale_ms, scaled_ms;   /* not before; last */
     int wanted, scale_dirty;        /* wanted: some were, last */
+    uint32_t held_sum, shrink_to;   /* of all providers; shrink_ms: since when it should be less, at most shrink_to; 0: it should not */
+    uint64_t shrink_ms;
     struct job **order;
     size_t order_cap;
     struct provider_state {
@@ -178,8 +180,6 @@ struct sched {
         uint64_t idle_ms, over_ms;     /* since when more live than its limit; 0: they do not */
         uint64_t short_ms;             /* since when fewer live than are wanted; 0: they do not */
         double lived_ms, losses;       /* of its workers, the last hour or so: what is older fades */
-        uint64_t shrink_ms;            /* since when fewer are wanted than it was told, at most shrink_to; 0: they are not */
-        uint32_t shrink_to;
     } providers[PROVIDERS];
     int work_dirty;                 /* work or workers appeared: look at the idle ones */
 

@@ -82,8 +82,10 @@ static void look_into_providers(struct sched *s, struct scale_room *room)
             p->short_ms = 0;
         else if (!p->short_ms)
             p->short_ms = s->now_ms;
+        if (MUTANT(24) && p->short_ms && s->now_ms - p->short_ms >= 5000)
+            p->limit = p->alive;
         uint32_t sure = p->limit;
-        if (p->short_ms && s->now_ms - p->short_ms >= PATIENCE_MS && !MUTANT(23)) {
+        if (p->short_ms && s->now_ms - p->short_ms >= PATIENCE_MS) {
             sure = p->alive + (p->alive < 8 ? 1 : p->alive / 8);
             sure = sure < p->limit ? sure : p->limit;
         }
@@ -92,26 +94,37 @@ static void look_into_providers(struct sched *s, struct scale_room *room)
     }
 }
 
-/* Grows at once; shrinks to the largest of what was wanted in the last SHRINK_MS. */
-static uint32_t settle(const struct sched *s, struct provider_state *p, uint32_t want)
+/* The sum grows at once, and shrinks, each SHRINK_MS, to the largest of what it was in that time: those who would lose keep the difference. */
+static void settle(struct sched *s, uint32_t want[PROVIDERS])
 {
-    if (!s->running || want >= p->wanted) {
-        p->shrink_ms = 0;
-        return want;
+    uint32_t sum = 0, held;
+    for (size_t i = 1; i < PROVIDERS; i++)
+        sum += want[i];
+    held = s->held_sum;
+    if (!s->running || sum >= held) {
+        s->held_sum = sum;
+        s->shrink_ms = 0;
+        return;
     }
-    if (!p->shrink_ms) {
-        p->shrink_ms = s->now_ms;
-        p->shrink_to = 0;
+    if (!s->shrink_ms) {
+        s->shrink_ms = s->now_ms;
+        s->shrink_to = 0;
     }
-    if (want > p->shrink_to)
-        p->shrink_to = want;
-    uint32_t to = p->wanted;
-    if (s->now_ms - p->shrink_ms >= SHRINK_MS) {
-        to = p->shrink_to;
-        p->shrink_ms = s->now_ms;
-        p->shrink_to = want;
+    if (sum > s->shrink_to)
+        s->shrink_to = sum;
+    if (s->now_ms - s->shrink_ms >= SHRINK_MS) {
+        held = s->held_sum = s->shrink_to;
+        s->shrink_ms = s->now_ms;
+        s->shrink_to = sum;
     }
-    return to < p->limit ? to : p->limit;
+    uint32_t more = held - sum;
+    for (size_t i = 1; i < PROVIDERS; i++) {
+        const struct provider_state *p = &s->providers[i];
+        uint32_t had = p->wanted < p->limit ? p->wanted : p->limit, keeps = had > want[i] ? had - want[i] : 0;
+        keeps = keeps < more ? keeps : more;
+        want[i] += keeps;
+        more -= keeps;
+    }
 }
 
 /* One more message than there was room for: another time. */
@@ -129,7 +142,7 @@ static int let_go(struct sched *s, struct worker *w)
 /* Idle ones of which there are more than are wanted. */
 static void release_idle(struct sched *s)
 {
-    for (struct worker *w = s->idle_first, *next; w; w = next) {
+    for (struct worker *w = MUTANT(22) ? NULL : s->idle_first, *next; w; w = next) {
         const struct provider_state *p = &s->providers[w->provider];
         next = w->next_idle;
         if (p->known && p->idle_ms && p->alive > p->wanted && s->now_ms - w->idle_since_ms >= p->idle_ms && !let_go(s, w))
@@ -142,16 +155,17 @@ static void release_excess(struct sched *s)
 {
     for (size_t i = 1; i < PROVIDERS; i++) {
         struct provider_state *p = &s->providers[i];
-        if (!p->known || p->alive <= p->limit) {
+        uint32_t limit = MUTANT(23) && p->wanted < p->limit ? p->wanted : p->limit;
+        if (!p->known || p->alive <= limit) {
             p->over_ms = 0;
             continue;
         }
         if (!p->over_ms)
             p->over_ms = s->now_ms;
-        if (s->now_ms - p->over_ms < OVER_LIMIT_MS)
+        if (s->now_ms - p->over_ms < OVER_LIMIT_MS && !MUTANT(23))
             continue;
         for (int idle = 1; idle >= 0; idle--)
-            for (size_t k = s->joined_count; k-- > 0 && p->alive > p->limit;) {
+            for (size_t k = s->joined_count; k-- > 0 && p->alive > limit;) {
                 struct worker *w = s->joined[k];
                 if (w->provider == i && worker_usable(w) && (!idle || w->idle) && !let_go(s, w))
                     return;
@@ -165,6 +179,8 @@ enum status scale_provider(struct sched *s, const struct sched_event *ev, struct
     if (id == PROVIDER_NONE || id >= PROVIDERS)
         return err_set(e, ST_USER, "there is no provider %u", id);
     struct provider_state *p = &s->providers[id];
+    if (MUTANT(25) && p->known && ev->u.provider.limit > p->limit)
+        return ST_OK;
     p->known = 1;
     p->limit = ev->u.provider.limit < SCALE_MOST ? ev->u.provider.limit : SCALE_MOST;
     p->preemptible = ev->u.provider.preemptible;
@@ -187,7 +203,7 @@ static int compare_jobs(const void *a, const void *b)
 
 void scale_update(struct sched *s)
 {
-    if (!s->scale_dirty || (s->now_ms < s->scale_ms && !s->running == !s->wanted))
+    if (!s->scale_dirty || (MUTANT(27) && !s->running) || (s->now_ms < s->scale_ms && !s->running == !s->wanted))
         return;
     size_t running = 0;
     for (const struct job *j = s->running; j; j = j->next_running)
@@ -218,9 +234,10 @@ void scale_update(struct sched *s)
             scale_deadline(s, s->order[i]);
     }
     s->wanted = running ? 1 : 0;
+    settle(s, want);
     for (size_t i = 1; i < PROVIDERS; i++) {
         struct provider_state *p = &s->providers[i];
-        uint32_t to = p->known ? settle(s, p, want[i]) : 0;
+        uint32_t to = want[i];
         if (!p->known || (p->told && p->wanted == to))
             continue;
         p->told = 1;

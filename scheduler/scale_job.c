@@ -44,12 +44,12 @@ uint32_t scale_useful(const struct sched *s, const struct job *j)
         if (useful > streams)
             useful = streams;
     }
-    if (MUTANT(21) && useful > 1)
-        useful = j->workers + 1; /* what exists */
+    if (MUTANT(21))
+        useful = j->workers;
     uint32_t n = useful < 1 ? 1 : useful > SCALE_MOST ? SCALE_MOST : (uint32_t)useful;
     if (n < j->row.params.min_workers)
         n = j->row.params.min_workers;
-    if (j->row.params.max_workers && n > j->row.params.max_workers)
+    if (j->row.params.max_workers && n > j->row.params.max_workers && !MUTANT(26))
         n = j->row.params.max_workers;
     return n;
 }

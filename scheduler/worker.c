@@ -460,14 +460,17 @@ int worker_expire(struct sched *s, struct worker *w)
         next = l->worker_next;
         if (!l->cut_deadline_ms || s->now_ms < not_before(s, l->cut_deadline_ms))
             continue;
-        core_message(s, SCHED_DO_SEND_REVOKE, l->job->row.id, w->id, l->epoch);
         if (MUTANT(15)) {
-            while (l->pieces > 1)
+            uint64_t from = lease_unread_from(l), end = l->last->span.end;
+            if (from > l->last->span.begin && from + 1 < end) {
+                span_split(s, l->job, l->last, from + (end - from) / 2);
                 span_ready(s, l->job, l->last);
+            }
             l->cut_deadline_ms = 0;
             s->cuts--;
             continue;
         }
+        core_message(s, SCHED_DO_SEND_REVOKE, l->job->row.id, w->id, l->epoch);
         lease_release(s, l);
         w->mute = 1;
     }

@@ -72,6 +72,10 @@ static void check_answers(struct sim *m, const struct sched_action *a)
         }
         m->stale += a->u.ack.verdict == ACK_STALE;
     }
+    if (a->kind == SCHED_DO_SEND_DRAIN) {
+        m->let_go += !m->operating;
+        providers_check_drain(m, a->worker);
+    }
     m->cuts += a->kind == SCHED_DO_SEND_CUT;
     m->kills += a->kind == SCHED_DO_KILL_WORKER;
     if (a->kind == SCHED_DO_PUT_EXTENT && a->u.extent.epoch == 0) {
@@ -174,10 +178,14 @@ void daemon_up(struct sim *m)
     }
     ev = (struct sched_event){.kind = SCHED_RECOVERED};
     daemon_step(m, &ev);
-    ev = (struct sched_event){.kind = SCHED_PROVIDER};
-    ev.u.provider.id = PROVIDER_LOCAL;
-    ev.u.provider.limit = (uint32_t)m->worker_count;
-    daemon_step(m, &ev);
+    if (m->elastic) {
+        providers_tell(m);
+    } else { /* its workers come by themselves; what is wanted is looked at all the same */
+        ev = (struct sched_event){.kind = SCHED_PROVIDER};
+        ev.u.provider.id = PROVIDER_LOCAL;
+        ev.u.provider.limit = (uint32_t)m->worker_count;
+        daemon_step(m, &ev);
+    }
     /* what was submitted but not synced is submitted again by its client */
     for (size_t k = 0; k < m->data_count; k++)
         if (m->data[k].submitted && !m->durable.jobs[k].exists)
@@ -401,8 +409,10 @@ void daemon_operate(struct sim *m)
                 if (m->worker_count) {
                     struct sim_worker *w = &m->workers[rnd(m, m->worker_count)];
                     struct sched_event ev = {.kind = SCHED_WORKER_DRAIN, .worker = w->id};
+                    m->operating = 1;
                     if (w->exists)
                         daemon_step(m, &ev);
+                    m->operating = 0;
                 }
                 break;
             default:

@@ -41,7 +41,7 @@ int main(int argc, char **argv)
     signal(SIGABRT, on_abort);
     struct sim *m = xmalloc(sizeof *m);
     uint64_t longest_ms = 0, longest_seed = 0;
-    uint64_t steps = 0, commits = 0, restarts = 0, crashes = 0, cuts = 0, stale = 0, probes = 0, quarantines = 0, kills = 0;
+    uint64_t steps = 0, commits = 0, restarts = 0, crashes = 0, cuts = 0, stale = 0, probes = 0, quarantines = 0, kills = 0, let_go = 0, never = 0;
     for (uint64_t s = from; s < from + seeds; s++) {
         current = s;
         if (sim_run(m, s, trace)) {
@@ -57,6 +57,8 @@ int main(int argc, char **argv)
         probes += m->probes;
         quarantines += m->quarantines;
         kills += m->kills;
+        let_go += m->let_go;
+        never += m->never;
         if (m->longest_ms > longest_ms) {
             longest_ms = m->longest_ms;
             longest_seed = s;
@@ -66,8 +68,8 @@ int main(int argc, char **argv)
     free(m);
     printf("ok: %" PRIu64 " seeds\n", seeds);
     printf("{\"sim\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"commits\":%" PRIu64 ",\"restarts\":%" PRIu64 ",\"crashes\":%" PRIu64
-           ",\"hangs\":%" PRIu64 ",\"cuts\":%" PRIu64 ",\"stale\":%" PRIu64 ",\"probes\":%" PRIu64 ",\"quarantined\":%" PRIu64
+           ",\"hangs\":%" PRIu64 ",\"cuts\":%" PRIu64 ",\"stale\":%" PRIu64 ",\"probes\":%" PRIu64 ",\"quarantined\":%" PRIu64 ",\"let_go\":%" PRIu64 ",\"never_arrived\":%" PRIu64
            ",\"longest_without_progress_ms\":%" PRIu64 ",\"in_seed\":%" PRIu64 "}\n",
-           seeds, steps, commits, restarts, crashes, kills, cuts, stale, probes, quarantines, longest_ms, longest_seed);
+           seeds, steps, commits, restarts, crashes, kills, cuts, stale, probes, quarantines, let_go, never, longest_ms, longest_seed);
     return 0;
 }

@@ -8,7 +8,7 @@
 
 #include "tests/sim/sim.h"
 
-#define SEEDS 500
+#define SEEDS 1000
 
 extern int sched_mutant;
 
@@ -33,6 +33,13 @@ static const char *const bugs[] = {
     [18] = "suspects are not run alone",
     [19] = "a probe gets company",
     [20] = "a passing failure is retried at once for ever, its tries are not counted",
+    [21] = "as many workers are wanted as there are",
+    [22] = "idle workers are never let go",
+    [23] = "workers that have something to do are let go when fewer are wanted",
+    [24] = "what never arrived is not asked for again",
+    [25] = "a limit that fell never rises",
+    [26] = "more workers are wanted than the job may have",
+    [27] = "workers are still wanted when all is done",
 };
 
 static int run(int mutant, uint64_t *at)

@@ -193,6 +193,9 @@ static void happen(struct sim *m, struct item *it)
     case SUBMIT:
         daemon_submit(m, (size_t)it->number);
         break;
+    case PROVIDERS_TURN:
+        providers_turn(m);
+        break;
     }
 }
 
@@ -362,10 +365,11 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
         sim_at(m, m->now_ms + rnd(m, k ? 60000 : 2000), SUBMIT)->number = k;
     }
     m->worker_count = 1 + rnd(m, chance(m, 0.1) ? 40 : 10);
-    for (size_t i = 0; i < m->worker_count; i++) {
+    for (size_t i = 0; i < m->worker_count; i++)
         m->workers[i].index = i;
+    providers_make(m);
+    for (size_t i = 0; i < m->worker_count && !m->elastic; i++)
         sim_at(m, m->now_ms + rnd(m, 20000), WORKER_SPAWNS)->worker = i;
-    }
     if (!calm) {
         for (int i = 0; i < 3; i++) {
             if (chance(m, 0.5))
@@ -406,9 +410,11 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
             over_since = 0;
         } else if (!over_since) {
             over_since = m->now_ms; /* a while longer: late messages must not do harm */
-        } else if (m->now_ms - over_since > 12000) {
+        } else if (m->now_ms - over_since > 12000 && providers_empty(m)) {
             check_end(m);
             return 0;
+        } else if (m->now_ms - over_since > 180000) {
+            sim_fail(m, "three minutes after the end of all work there are workers that have nothing to do");
         }
     }
     sim_fail(m, "nothing happens any more");

@@ -92,6 +92,7 @@ enum happening {
     PARTITION,
     OPERATOR,
     SUBMIT,
+    PROVIDERS_TURN,
 };
 
 struct parcel {      /* owned copy of an event with its arrays */
@@ -135,7 +136,7 @@ struct sim_worker {
     size_t index;
     uint64_t id, host;
     uint32_t incarnation;
-    int exists, draining, hanging;
+    int exists, draining, hanging, let_go; /* let_go: the core has told it to drain */
     int joined;              /* what the daemon's link knows */
     int welcome;             /* what the worker knows */
     uint64_t frozen_until, cut_off_until, loading_until, beat_ms, join_ms, draining_ms;
@@ -151,6 +152,21 @@ void worker_receive(struct sim *m, struct sim_worker *w, const struct sched_acti
 void worker_rejoin(struct sim *m, struct sim_worker *w);
 void worker_dies(struct sim *m, struct sim_worker *w, enum worker_end how);
 void worker_clear(struct sim_worker *w);
+
+/* Providers ------------------------------------------------------------------------------------------------------------------- */
+struct sim_provider {
+    uint32_t id, limit;
+    size_t first, slots;     /* of workers[] */
+    int preemptible;
+    uint64_t idle_ms, fell_ms; /* fell: when its limit did last */
+    double never;            /* this part of its workers never arrives */
+};
+void providers_make(struct sim *m);
+void providers_tell(struct sim *m);   /* a new core */
+void providers_turn(struct sim *m);
+void providers_check_drain(struct sim *m, uint64_t worker);
+int providers_empty(const struct sim *m);
+struct sim_provider *provider_of_slot(struct sim *m, size_t slot); /* NULL: comes by itself */
 
 struct pending;
 
@@ -182,6 +198,11 @@ struct sim {
     struct pending *first, *last;
     int syncing;
     uint32_t wanted[PROVIDERS];
+    int elastic, operating;  /* workers come from providers; an operator's word is being carried out */
+    struct sim_provider providers[3];
+    size_t provider_count;
+    uint64_t starting[MAX_WORKERS];
+    uint64_t most_recent, most_before, most_ms, few_ms, few_life, away_ms; /* away: when the daemon was last seen not to run */
     struct {
         uint64_t epoch, seq, life;
     } *accepted;
@@ -191,7 +212,7 @@ struct sim {
 
     uint64_t progress_ms;    /* when a record was last done for good, or a job ended */
     uint64_t best[MAX_JOBS][3], longest_ms;
-    uint64_t steps, commits, crashes, restarts, cuts, stale, probes, quarantines, kills;
+    uint64_t steps, commits, crashes, restarts, cuts, stale, probes, quarantines, kills, never, let_go;
 };
 
 void sim_to_daemon(struct sim *m, struct sim_worker *w, struct parcel *p);

@@ -70,6 +70,8 @@ void worker_rejoin(struct sim *m, struct sim_worker *w)
     p->ev.u.joined.model_key = w->loading_until > m->now_ms ? 0 : w->model;
     p->ev.u.joined.held = p->held;
     p->ev.u.joined.held_count = n;
+    const struct sim_provider *provider = provider_of_slot(m, w->index);
+    p->ev.u.joined.provider = provider ? provider->id : PROVIDER_NONE;
     w->join_ms = m->now_ms;
     sim_to_daemon(m, w, p);
 }
@@ -85,6 +87,7 @@ void worker_spawn(struct sim *m, struct sim_worker *w, uint64_t id)
 {
     size_t index = w->index;
     uint32_t incarnation = w->incarnation + 1;
+    m->starting[index] = 0;
     worker_clear(w);
     *w = (struct sim_worker){.index = index, .id = id, .incarnation = incarnation, .exists = 1};
     w->host = 1 + index % (1 + m->seed % 3);
@@ -117,6 +120,8 @@ void worker_dies(struct sim *m, struct sim_worker *w, enum worker_end how)
     w->exists = 0;
     worker_clear(w);
     sim_notice(m, w, p);
+    if (provider_of_slot(m, w->index))
+        return;
     struct item *i = sim_at(m, m->now_ms + 300 + rnd(m, 4000), WORKER_SPAWNS);
     i->worker = w->index;
     i->number = chance(m, 0.5) ? w->id : 0;
