@@ -196,11 +196,15 @@ def keyboard(pool):
     return frozen if frozen is not None else away, away
 
 
-def returns(pool, kind, *args):
-    """Seconds until frozen and gone, for one return."""
+def returns(pool, kind, *args, short=0):
+    """Seconds until frozen and gone, for one return; of memory, from the moment on at which less than `short` bytes are available."""
     guest = pool.at_work()
     p, began = hog(*args)
     frozen = None
+    while short and available() >= short:
+        if p.poll() is not None:
+            raise SystemExit("the hog did not fill memory in time")
+        began = time.monotonic()
     while not gone(guest):
         if frozen is None and still(guest):
             frozen = time.monotonic() - began
@@ -234,8 +238,9 @@ def main():
         # How soon
         times = {"keyboard": [keyboard(pool) for _ in range(RUNS)], "cpu": None, "memory": None}
         size = min(3 << 30, available() // 4)
-        pool.start_agent(f"load: {{ limit: off }}\nkeep: {{ memory: {1 << 20} }}\nevict: {{ memory: {available() - size // 2} }}\nworkers: {{ memory: 2GiB, priority: normal }}\n")
-        times["memory"] = [returns(pool, "memory", "memory", size, 30) for _ in range(RUNS)]
+        short = available() - size // 2
+        pool.start_agent(f"load: {{ limit: off }}\nkeep: {{ memory: {1 << 20} }}\nevict: {{ memory: {short} }}\nworkers: {{ memory: 2GiB, priority: normal }}\n")
+        times["memory"] = [returns(pool, "memory", "memory", size, 60, short=short) for _ in range(RUNS)]
         pool.stop_agent()
         if quiet():
             pool.start_agent()
