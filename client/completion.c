@@ -6,7 +6,26 @@
 /* Options that take a file's or folder's name. */
 static int takes_path(const struct opt *o)
 {
-    return o->arg && (strcmp(o->arg, "PATH") == 0 || strcmp(o->arg, "DIR") == 0 || strcmp(o->arg, "WHERE") == 0);
+    return o->arg && (strcmp(o->arg, "PATH") == 0 || strcmp(o->arg, "FILE") == 0 || strcmp(o->arg, "DIR") == 0 || strcmp(o->arg, "WHERE") == 0);
+}
+
+/* Is this the first command of a family, "model inspect", "model bench", ... ? */
+static int begins_family(size_t i)
+{
+    size_t len = strcspn(commands[i]->name, " ");
+    return commands[i]->group && commands[i]->name[len] && (!i || strncmp(commands[i - 1]->name, commands[i]->name, len + 1) != 0);
+}
+
+static void each_second_word(size_t first)
+{
+    size_t len = strcspn(commands[first]->name, " ") + 1;
+    for (size_t i = first; i < command_count && strncmp(commands[i]->name, commands[first]->name, len) == 0; i++)
+        printf("%s%s", i == first ? "" : " ", commands[i]->name + len);
+}
+
+static const char *family_summary(const char *name)
+{
+    return strncmp(name, "model", 5) == 0 ? "look into a model" : "who may speak with a pool";
 }
 
 static void each_first_word(void (*print)(const char *word, size_t len, const char *summary))
@@ -18,7 +37,7 @@ static void each_first_word(void (*print)(const char *word, size_t len, const ch
         const struct opt_command *t = command_table(c, &e);
         if (!c->group || !t || (i && strncmp(commands[i - 1]->name, c->name, len) == 0 && c->name[len] == ' '))
             continue;
-        print(c->name, len, c->name[len] ? "look into a model" : t->summary);
+        print(c->name, len, c->name[len] ? family_summary(c->name) : t->summary);
     }
 }
 
@@ -46,12 +65,20 @@ static int bash(void)
           "        COMPREPLY=($(compgen -W \"help --help --version ",
           stdout);
     each_first_word(bash_word);
-    fputs("\" -- \"$cur\"))\n        return\n    fi\n"
-          "    [ \"$command\" = model ] && command=\"model ${COMP_WORDS[2]}\"\n"
-          "    if [ \"${COMP_WORDS[1]}\" = model ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
-          "        COMPREPLY=($(compgen -W \"inspect bench\" -- \"$cur\"))\n        return\n    fi\n"
-          "    case $prev in\n"
-          "    --model|--input|--output|--socket) mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); return ;;\n",
+    fputs("\" -- \"$cur\"))\n        return\n    fi\n",
+          stdout);
+    for (size_t i = 0; i < command_count; i++) {
+        if (!begins_family(i))
+            continue;
+        int len = (int)strcspn(commands[i]->name, " ");
+        printf("    [ \"$command\" = %.*s ] && command=\"%.*s ${COMP_WORDS[2]}\"\n"
+               "    if [ \"${COMP_WORDS[1]}\" = %.*s ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
+               "        COMPREPLY=($(compgen -W \"", len, commands[i]->name, len, commands[i]->name, len, commands[i]->name);
+        each_second_word(i);
+        fputs("\" -- \"$cur\"))\n        return\n    fi\n", stdout);
+    }
+    fputs("    case $prev in\n"
+          "    --model|--input|--output|--socket|--key-file) mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); return ;;\n",
           stdout);
     /* options whose argument is a word of a few */
     fputs("    --precision) COMPREPLY=($(compgen -W \"auto f32 bf16 int8\" -- \"$cur\")); return ;;\n"
@@ -117,11 +144,19 @@ static int zsh(void)
           stdout);
     each_first_word(zsh_word);
     fputs("    )\n    if (( CURRENT == 2 )); then\n        _describe command words_known\n        return\n    fi\n"
-          "    local command=$words[2]\n"
-          "    if [[ $command == model ]]; then\n"
-          "        if (( CURRENT == 3 )); then\n            _values 'command' inspect bench\n            return\n        fi\n"
-          "        command=\"model $words[3]\"\n        shift words\n        (( CURRENT-- ))\n    fi\n"
-          "    shift words\n    (( CURRENT-- ))\n    case $command in\n",
+          "    local command=$words[2]\n",
+          stdout);
+    for (size_t i = 0; i < command_count; i++) {
+        if (!begins_family(i))
+            continue;
+        int len = (int)strcspn(commands[i]->name, " ");
+        printf("    if [[ $command == %.*s ]]; then\n"
+               "        if (( CURRENT == 3 )); then\n            _values 'command' ", len, commands[i]->name);
+        each_second_word(i);
+        printf("\n            return\n        fi\n"
+               "        command=\"%.*s $words[3]\"\n        shift words\n        (( CURRENT-- ))\n    fi\n", len, commands[i]->name);
+    }
+    fputs("    shift words\n    (( CURRENT-- ))\n    case $command in\n",
           stdout);
     for (size_t i = 0; i < command_count; i++) {
         const struct opt_command *t = command_table(commands[i], &e);

@@ -9,11 +9,16 @@ _ebb()
     fi
     [ "$command" = model ] && command="model ${COMP_WORDS[2]}"
     if [ "${COMP_WORDS[1]}" = model ] && [ "$COMP_CWORD" -eq 2 ]; then
-        COMPREPLY=($(compgen -W "inspect bench" -- "$cur"))
+        COMPREPLY=($(compgen -W "inspect bench test plan" -- "$cur"))
+        return
+    fi
+    [ "$command" = keys ] && command="keys ${COMP_WORDS[2]}"
+    if [ "${COMP_WORDS[1]}" = keys ] && [ "$COMP_CWORD" -eq 2 ]; then
+        COMPREPLY=($(compgen -W "list add revoke" -- "$cur"))
         return
     fi
     case $prev in
-    --model|--input|--output|--socket) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --model|--input|--output|--socket|--key-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --precision) COMPREPLY=($(compgen -W "auto f32 bf16 int8" -- "$cur")); return ;;
     --task) COMPREPLY=($(compgen -W "auto embed classify token-classify fill-mask outputs" -- "$cur")); return ;;
     --format) COMPREPLY=($(compgen -W "jsonl csv tsv lines images npy" -- "$cur")); return ;;

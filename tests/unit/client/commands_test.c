@@ -128,7 +128,7 @@ static void unknown(void **state)
     unknown_says("wrokers", NULL, "error: unknown command 'wrokers' (did you mean 'workers')\n   see 'ebb --help'\n");
     unknown_says("zzzz", NULL, "error: unknown command 'zzzz'\n   see 'ebb --help'\n");
     unknown_says("model", "benhc", "error: unknown command 'model benhc' (did you mean 'model bench')\n");
-    unknown_says("model", NULL, "error: 'ebb model' wants one more word\n   there is 'ebb model inspect', 'ebb model bench' and 'ebb model test'\n");
+    unknown_says("model", NULL, "error: 'ebb model' wants one more word\n   there is 'ebb model inspect', 'ebb model bench', 'ebb model test' and 'ebb model plan'\n");
     unknown_says("completoin", NULL, "error: unknown command 'completoin'\n   see 'ebb --help'\n"); /* what is hidden is not suggested */
 }
 
