@@ -27,7 +27,7 @@ comma := ,
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 Q := $(if $(V),,@)
 
-PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libpcre2-8 libsodium libsystemd
+PKGS     := libuv libzmq jansson yaml-0.1 libprotobuf-c libzstd zlib libxxhash libutf8proc libpcre2-8 libsodium libsystemd libmicrohttpd
 # "make" must be able to say what is missing before pkg-config knows it
 CFLAGS   := -std=c17 $(OPT) -g -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
             -ffp-contract=off -fno-math-errno -D_GNU_SOURCE -I. -I$(B)/gen $(if $(WERROR),-Werror) \

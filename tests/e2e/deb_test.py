@@ -75,6 +75,16 @@ def test_what_is_in_them(dir):
     assert "libjpeg" in field(debs["ebb-worker"], "Depends") and f"ebb-worker (= {version})" in field(debs["ebbd"], "Depends")
 
 
+def test_what_they_are_built_of(dir):
+    """Build-Depends names every library that `make deps` installs for building."""
+    with open(os.path.join(TOP, "mk", "packages.txt"), encoding="utf-8") as f:
+        wanted = {line for line in f.read().split("\n# ")[0].splitlines() if line and not line.startswith("#")}
+    with open(os.path.join(TOP, "deploy", "debian", "control"), encoding="utf-8") as f:
+        said = re.search(r"^Build-Depends: ((?:.|\n )*)", f.read(), re.M)[1]
+    named = {re.sub(r"\(.*", "", word).strip() for word in said.split(",")}
+    assert wanted - named == {"build-essential", "libcmocka-dev", "libsimde-dev"}, wanted ^ named  # what every builder has; what tests need
+
+
 def test_lintian(dir):
     debs = make_debs()
     if not shutil.which("lintian"):
