@@ -4,85 +4,32 @@
 
    What can fail: an agent falls silent: nothing is expected of its node any more; its workers are judged by their own silence. The daemon was started anew:
    agents are asked for a hello as workers are. */
-#include "daemon/agents.h"
+#include "daemon/agents_inside.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/ending.h"
 #include "base/mem.h"
 #include "daemon/job.h"
-#include "daemon/words.h"
 
-#define MOST_AGENTS 20000
-#define MOST_GUESTS 1024
-#define MOST_SUSPECTS 65536
-#define MOST_ENDINGS 10000
 #define SILENT_MS 6000         /* an agent speaks every second */
 #define FORGET_MS 120000
 #define WANT_AGAIN_MS 5000     /* it is told now and then, should a message have been lost; that is how it knows, too, that we live */
-#define LAST_WORDS_MS 150      /* what a worker sent before its end is read first */
 #define KILL_MS 5000           /* for an agent to say that a hung worker is dead */
 #define STALL_MS 3000          /* we were not run ourselves: silence meanwhile is no evidence */
 #define GREET_MS 60000         /* a worker that has not said hello by then never will */
 
-struct guest {
-    uint64_t number;
-    char name[128], state[12];
-    uint32_t pid;
-    uint64_t since_ms;         /* of the state */
-    uint64_t seen_ms;          /* when its agent named it first */
-    int leaving;               /* it, its agent or the core says so: it counts no more */
-    int called_back;
-    uint64_t kill_ms;          /* told to kill it; 0: was not */
-    int named;                 /* in the message that is being read */
-};
-
-struct agent {
-    uint64_t number, seen_ms, state_since_ms, joined_ms;
-    struct sock_peer peer;
-    char host[128], program[64], state[12], reason[240];
-    uint32_t cores, pid, room, told, wants; /* workers: that it was told, that it is to have */
-    uint64_t memory_bytes, available_bytes, told_ms;
-    double load_of_others;
-    int free, silent, stated;
-    struct guest *guests;
-    size_t count, cap;
-};
-
-struct ending {
-    struct ending *next;
-    uint64_t worker, due_ms;
-    struct sock_peer peer;
-    enum worker_end how;
-    struct sched_suspect *suspects;
-    size_t count;
-    char text[240];
-};
-
-struct agents {
-    struct daemon *d;
-    struct map by_peer;
-    uint32_t wanted;
-    int stay;
-    uint64_t second_ms;
-    struct ending *endings;
-    size_t ending_count;
-    uv_timer_t timer;          /* runs while there are endings */
-    char trouble[400];
-};
-
 /* Finding -------------------------------------------------------------------------------------------------------------------------- */
 
-static struct agent *agent_of(const struct agents *a, const struct sock_peer *peer)
+struct agent *agents_of(const struct agents *a, const struct sock_peer *peer)
 {
     struct agent *x = map_find(&a->by_peer, link_peer_key(peer));
     return x && x->peer.len == peer->len && memcmp(x->peer.id, peer->id, peer->len) == 0 ? x : NULL;
 }
 
-static struct guest *guest_of(const struct agent *x, uint64_t worker)
+struct guest *agents_guest(const struct agent *x, uint64_t worker)
 {
     for (size_t i = 0; i < x->count; i++)
         if (x->guests[i].number == worker)
@@ -90,11 +37,11 @@ static struct guest *guest_of(const struct agent *x, uint64_t worker)
     return NULL;
 }
 
-static struct guest *find(const struct daemon *d, uint64_t worker, struct agent **whose)
+struct guest *agents_find(const struct daemon *d, uint64_t worker, struct agent **whose)
 {
     size_t i = 0;
     for (struct agent *x; d->agents && (x = map_next(&d->agents->by_peer, &i));) {
-        struct guest *g = guest_of(x, worker);
+        struct guest *g = agents_guest(x, worker);
         if (g) {
             *whose = x;
             return g;
@@ -126,7 +73,7 @@ static uint32_t spare(const struct agents *a, const struct agent *x)
 
 /* Wishes --------------------------------------------------------------------------------------------------------------------------- */
 
-static void tell_want(struct agents *a, struct agent *x, uint64_t now_ms)
+void agents_tell_want(struct agents *a, struct agent *x, uint64_t now_ms)
 {
     if (x->silent || (x->told == x->wants && x->told_ms && now_ms - x->told_ms < WANT_AGAIN_MS))
         return;
@@ -196,265 +143,20 @@ static void spread(struct agents *a)
     }
     i = 0;
     for (struct agent *x; (x = map_next(&a->by_peer, &i));)
-        tell_want(a, x, now_ms);
+        agents_tell_want(a, x, now_ms);
 }
 
-static void news(struct agents *a)
+void agents_news(struct agents *a)
 {
     provider_changed(a->d, PROVIDER_AGENT); /* the core may want another number at once, which spreads them */
     spread(a);
 }
 
-/* What agents say ------------------------------------------------------------------------------------------------------------------ */
-
-static void take_text(char *to, size_t size, const char *from)
-{
-    snprintf(to, size, "%s", from ? from : "");
-    words_tidy(to);
-}
-
-static void agent_free(struct agents *a, struct agent *x)
+void agents_free(struct agents *a, struct agent *x)
 {
     map_remove(&a->by_peer, link_peer_key(&x->peer));
     mem_free(x->guests);
     mem_free(x);
-}
-
-static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__AgentHello *m)
-{
-    char text[300];
-    if (m->version_min > WIRE_VERSION || m->version_max < WIRE_VERSION_MIN) {
-        snprintf(text, sizeof text, "it speaks versions %u to %u of the protocol, this ebbd %u to %u: install the same version of both", m->version_min,
-                 m->version_max, WIRE_VERSION_MIN, WIRE_VERSION);
-        link_send_refused(a->d->link, peer, text);
-        return;
-    }
-    struct agent *x = agent_of(a, peer);
-    if (!x && a->by_peer.count >= MOST_AGENTS) {
-        link_send_refused(a->d->link, peer, "this ebbd knows as many agents as it can");
-        return;
-    }
-    int again = x != NULL, other_process = again && x->pid != m->pid;
-    if (!x) {
-        x = mem_zalloc(sizeof *x);
-        struct agent *other = map_find(&a->by_peer, link_peer_key(peer));
-        if (other) /* its like by chance */
-            agent_free(a, other);
-        if (!x || map_add(&a->by_peer, link_peer_key(peer), x)) {
-            struct err e;
-            mem_free(x);
-            err_nomem(&e, "an agent");
-            loop_fatal(a->d, &e);
-        }
-        x->joined_ms = clock_ms();
-    }
-    x->number = m->agent;
-    x->peer = *peer;
-    x->pid = m->pid;
-    x->cores = m->cores;
-    x->memory_bytes = m->memory_bytes;
-    x->seen_ms = clock_ms();
-    x->silent = 0;
-    x->told_ms = 0; /* it knows nothing of us */
-    if (other_process) { /* its workers died with it; it says what it has, and how they ended */
-        x->stated = x->free = 0;
-        x->room = 0;
-        x->count = 0;
-    }
-    take_text(x->host, sizeof x->host, m->host);
-    take_text(x->program, sizeof x->program, m->program);
-    log_info("node %s: its agent %s (pid %u), %u cores", x->host, other_process ? "was started anew" : again ? "says hello again" : "offers it", m->pid, m->cores);
-    link_send_welcome(a->d->link, peer);
-}
-
-static void on_state(struct agents *a, struct agent *x, const Ebb__AgentState *m)
-{
-    uint64_t now_ms = clock_ms();
-    char state[sizeof x->state], reason[sizeof x->reason];
-    int changed = x->silent || !x->stated;
-    take_text(state, sizeof state, m->state);
-    take_text(reason, sizeof reason, m->reason);
-    if (!x->stated || strcmp(state, x->state)) {
-        log_info("node %s: %s%s%s", x->host, state, *reason ? ": " : "", reason);
-        x->state_since_ms = now_ms;
-        changed = 1;
-    }
-    memcpy(x->state, state, sizeof state);
-    memcpy(x->reason, reason, sizeof reason);
-    changed |= x->room != m->room;
-    x->stated = 1;
-    x->silent = 0;
-    x->free = strcmp(state, "free") == 0;
-    x->room = m->room;
-    x->load_of_others = m->load_of_others;
-    x->available_bytes = m->memory_available_bytes;
-    for (size_t i = 0; i < x->count; i++)
-        x->guests[i].named = 0;
-    for (size_t i = 0; i < m->n_guests; i++) {
-        struct guest *g = guest_of(x, m->guests[i]->worker);
-        char word[sizeof g->state];
-        take_text(word, sizeof word, m->guests[i]->state);
-        if (!g) {
-            if (mem_grow((void **)&x->guests, &x->cap, x->count, sizeof *x->guests)) {
-                struct err e;
-                err_nomem(&e, "an agent's workers");
-                loop_fatal(a->d, &e);
-            }
-            g = &x->guests[x->count++];
-            *g = (struct guest){.number = m->guests[i]->worker, .pid = m->guests[i]->pid, .seen_ms = now_ms};
-            take_text(g->name, sizeof g->name, m->guests[i]->name);
-            changed = 1;
-        }
-        if (strcmp(g->state, word)) {
-            memcpy(g->state, word, sizeof word);
-            g->since_ms = now_ms;
-            changed = 1;
-        }
-        g->named = 1;
-        g->leaving |= strcmp(word, "leaving") == 0;
-    }
-    size_t kept = 0;
-    for (size_t i = 0; i < x->count; i++)
-        if (x->guests[i].named)
-            x->guests[kept++] = x->guests[i];
-    changed |= kept != x->count;
-    x->count = kept;
-    if (changed)
-        news(a);
-    else
-        tell_want(a, x, now_ms);
-}
-
-/* Endings -------------------------------------------------------------------------------------------------------------------------- */
-
-static void on_timer(uv_timer_t *t);
-
-static void note(struct agents *a, const struct sock_peer *peer, uint64_t worker)
-{
-    Ebb__AgentNoted m = EBB__AGENT_NOTED__INIT;
-    m.worker = worker;
-    if (!link_send_peer(a->d->link, peer, EBB__ENVELOPE__BODY_AGENT_NOTED, &m))
-        log_debug("an ending cannot be noted yet");
-}
-
-static void on_ended(struct agents *a, struct agent *x, const Ebb__AgentEnded *m)
-{
-    struct agent *whose = NULL;
-    const struct worker *w = link_worker(a->d->link, m->worker);
-    struct guest *g = find(a->d, m->worker, &whose);
-    if ((g && whose != x) || (w && (strcmp(w->host, x->host) || w->peer.user != x->peer.user))) {
-        log_warn("node %s: its agent speaks of a worker that is not of this node; that is ignored", x->host);
-        note(a, &x->peer, m->worker);
-        return;
-    }
-    for (struct ending *e = a->endings; e; e = e->next)
-        if (e->worker == m->worker)
-            return; /* it says so again */
-    struct ending *e = a->ending_count < MOST_ENDINGS ? mem_zalloc(sizeof *e) : NULL;
-    if (!e || !(e->suspects = mem_array(m->n_suspects, sizeof *e->suspects))) {
-        mem_free(e);
-        log_warn("node %s: too many endings at once; it will say so again", x->host);
-        return;
-    }
-    e->worker = m->worker;
-    e->peer = x->peer;
-    e->due_ms = clock_ms() + LAST_WORDS_MS;
-    e->how = (enum worker_end)m->how;
-    take_text(e->text, sizeof e->text, m->text);
-    for (size_t i = 0; i < m->n_suspects; i++)
-        if (m->suspects[i]->record && m->suspects[i]->record->begin < m->suspects[i]->record->end)
-            e->suspects[e->count++] =
-                (struct sched_suspect){m->suspects[i]->job, m->suspects[i]->epoch, {m->suspects[i]->record->begin, m->suspects[i]->record->end}};
-    struct ending **at = &a->endings;
-    while (*at)
-        at = &(*at)->next;
-    *at = e;
-    a->ending_count++;
-    if (g)
-        g->leaving = 1;
-    if (!uv_is_active((uv_handle_t *)&a->timer))
-        uv_timer_start(&a->timer, on_timer, LAST_WORDS_MS, LAST_WORDS_MS / 3);
-}
-
-static void drop_guest(struct agents *a, uint64_t worker)
-{
-    struct agent *whose = NULL;
-    struct guest *g = find(a->d, worker, &whose);
-    if (g)
-        *g = whose->guests[--whose->count];
-}
-
-static void on_timer(uv_timer_t *t)
-{
-    struct agents *a = t->data;
-    uint64_t now_ms = clock_ms();
-    static const char *const words[] = {
-#define X(name, word, guilt) [WORKER_##name] = word,
-        WORKER_END_MAP(X)
-#undef X
-    };
-    for (struct ending **at = &a->endings, *e; (e = *at);) {
-        const struct worker *w = a->d->core ? link_worker(a->d->link, e->worker) : NULL;
-        if (now_ms < e->due_ms || !a->d->core || (w && w->verifying)) {
-            at = &e->next;
-            continue;
-        }
-        log_info("worker %s: ended: %s, %s, %zu records were in it", w ? w->name : "of an agent", words[e->how], e->text, e->count);
-        *at = e->next;
-        a->ending_count--;
-        drop_guest(a, e->worker);
-        link_ended(a->d->link, e->worker, e->how, e->suspects, e->count);
-        note(a, &e->peer, e->worker);
-        mem_free(e->suspects);
-        mem_free(e);
-        news(a);
-        at = &a->endings; /* telling may have changed the list */
-    }
-    if (!a->endings)
-        uv_timer_stop(&a->timer);
-}
-
-int agents_says(const Ebb__Envelope *m)
-{
-    return m->body_case == EBB__ENVELOPE__BODY_AGENT_HELLO || m->body_case == EBB__ENVELOPE__BODY_AGENT_STATE ||
-           m->body_case == EBB__ENVELOPE__BODY_AGENT_ENDED;
-}
-
-const char *agents_said(struct daemon *d, const struct sock_peer *peer, const Ebb__Envelope *m)
-{
-    struct agents *a = d->agents;
-    struct agent *x = agent_of(a, peer);
-    if (x && x->peer.user != peer->user)
-        return "an agent under the number of another that came with another key";
-    if (x)
-        x->seen_ms = clock_ms();
-    switch (m->body_case) {
-    case EBB__ENVELOPE__BODY_AGENT_HELLO:
-        if (!m->agent_hello->agent || !m->agent_hello->host || !*m->agent_hello->host || !m->agent_hello->cores)
-            return "a hello of an agent without number, host or cores";
-        on_hello(a, peer, m->agent_hello);
-        return NULL;
-    case EBB__ENVELOPE__BODY_AGENT_STATE:
-        if (m->agent_state->n_guests > MOST_GUESTS || m->agent_state->room > MOST_GUESTS)
-            return "an agent with too many workers";
-        for (size_t i = 0; i < m->agent_state->n_guests; i++)
-            if (!m->agent_state->guests[i]->worker)
-                return "an agent's worker without a number";
-        break;
-    case EBB__ENVELOPE__BODY_AGENT_ENDED:
-        if (!m->agent_ended->worker || m->agent_ended->how >= WORKER_ENDS || m->agent_ended->n_suspects > MOST_SUSPECTS)
-            return "an ending of no known kind";
-        break;
-    default:
-        BUG("a message of kind %d is no agent's", (int)m->body_case);
-    }
-    if (!x)
-        link_ask_stranger(d->link, peer); /* an earlier daemon knew it */
-    else if (m->body_case == EBB__ENVELOPE__BODY_AGENT_STATE)
-        on_state(a, x, m->agent_state);
-    else
-        on_ended(a, x, m->agent_ended);
-    return NULL;
 }
 
 /* The provider ----------------------------------------------------------------------------------------------------------------------- */
@@ -487,12 +189,7 @@ static void close_agents(struct daemon *d)
         mem_free(x);
     }
     map_release(&a->by_peer);
-    while (a->endings) { /* not noted: their agents say so again */
-        struct ending *e = a->endings;
-        a->endings = e->next;
-        mem_free(e->suspects);
-        mem_free(e);
-    }
+    agents_endings_free(a);
     d->agents = NULL;
     uv_close((uv_handle_t *)&a->timer, on_closed);
 }
@@ -516,13 +213,13 @@ static void want(struct daemon *d, uint32_t workers)
 static int owns(const struct daemon *d, uint64_t worker)
 {
     struct agent *whose;
-    return find(d, worker, &whose) != NULL;
+    return agents_find(d, worker, &whose) != NULL;
 }
 
 static void kill_hung(struct daemon *d, uint64_t worker, const char *why)
 {
     struct agent *x = NULL;
-    struct guest *g = find(d, worker, &x);
+    struct guest *g = agents_find(d, worker, &x);
     g->leaving = 1;
     g->kill_ms = clock_ms();
     send_kill(d->agents, x, worker, 0, why);
@@ -531,7 +228,7 @@ static void kill_hung(struct daemon *d, uint64_t worker, const char *why)
 static void leaving(struct daemon *d, uint64_t worker)
 {
     struct agent *x;
-    struct guest *g = find(d, worker, &x);
+    struct guest *g = agents_find(d, worker, &x);
     g->leaving = 1;
     spread(d->agents);
 }
@@ -566,12 +263,12 @@ static void second(struct daemon *d)
         }
         if (x->silent && now_ms - x->seen_ms > FORGET_MS) {
             log_info("node %s: forgotten", x->host);
-            agent_free(a, x);
+            agents_free(a, x);
             break; /* the table has changed */
         }
     }
     if (changed)
-        news(a);
+        agents_news(a);
     else
         spread(a);
 }
@@ -639,7 +336,7 @@ const struct provider provider_agent = {.id = PROVIDER_AGENT,
 json_t *agents_dress(const struct daemon *d, uint64_t worker, json_t *o)
 {
     struct agent *x;
-    const struct guest *g = find(d, worker, &x);
+    const struct guest *g = agents_find(d, worker, &x);
     if (!o || !g || strcmp(g->state, "frozen"))
         return o;
     if (json_object_set_new(o, "state", json_string(g->state)) || json_object_set_new(o, "lease", json_string(x->reason)) ||
