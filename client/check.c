@@ -180,7 +180,7 @@ static int print_all(struct check *c)
     char gives[128];
     print_field("model", "%s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
                 local_gives(m, gives, sizeof gives), m->precision);
-    print_field("in", "%s: %s", m->precision, m->precision_why);
+    print_field("numbers", "%s: %s", m->precision, m->precision_why);
     print_reads(c, records);
     print_sample(c);
     if (seconds >= 0) {

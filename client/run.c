@@ -122,7 +122,6 @@ static void introduce(struct run *r)
         return;
     say("model   %s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
         local_gives(m, gives, sizeof gives), m->precision);
-    say("in      %s: %s", m->precision, m->precision_why);
     if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK) {
         say("input   %s", local_count_words(&r->local, local_guess(&r->local, &r->spec, &sample), sample.whole, words, sizeof words));
         r->follow.records_total = sample.whole ? sample.records : 0;
