@@ -36,7 +36,7 @@ static enum status with_uniform(struct graph *g, const struct given *given, uint
 enum status graph_fuse(struct graph *g, const struct given *given, uint32_t n_given, struct err *e)
 {
     /* Sizes and masks first: they hide everything else. Norms, activations and heads before products, products before what hangs on them. */
-    static pass_fn *const passes[] = {fuse_dynamic, fuse_norm, fuse_gelu, fuse_silu, fuse_conv, fuse_attention, fuse_linear, fuse_epilogue, fuse_qkv};
+    static pass_fn *const passes[] = {fuse_dynamic, fuse_norm, fuse_gelu, fuse_silu, fuse_conv, fuse_range, fuse_attention, fuse_linear, fuse_epilogue, fuse_qkv};
     uint32_t changed = 1;
     TRY(every_node(g, fuse_table, &changed, e));
     for (int round = 0; changed && round < 64; round++) {

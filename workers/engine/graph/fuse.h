@@ -2,7 +2,7 @@
    node and rewrites around it; graph_fuse runs them until nothing changes.
 
    What is made: LayerNormalization, Gelu, Swish and HardSwish of the standard domain; FusedConv and DynamicQuantizeMatMul of com.microsoft; and, in domain "ebb", Linear, Attention,
-   SeqPool, SeqCumSum and Positions (ops/fused_linear.c, ops/fused_attention.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
+   SeqPool, SeqCumSum, Positions and Range (ops/fused_linear.c, ops/fused_attention.c, ops/sequence_pool.c). A fused op computes what its parts would, in f32, with fewer roundings
    in between; that fusing happens depends on the model alone, so a model's results stay the same on every machine. */
 #ifndef EBB_GRAPH_FUSE_H
 #define EBB_GRAPH_FUSE_H
@@ -26,5 +26,7 @@ MUST_USE enum status fuse_attention(struct graph *g, struct node *n, uint32_t *c
 MUST_USE enum status fuse_qkv(struct graph *g, struct node *n, uint32_t *changed, struct err *e);       /* at Attention */
 MUST_USE enum status fuse_pool(struct graph *g, struct node *n, const struct uniform *u, uint32_t *changed, struct err *e);
 MUST_USE enum status fuse_positions(struct graph *g, struct node *n, const struct uniform *u, uint32_t *changed, struct err *e); /* at Gather */
+
+MUST_USE enum status fuse_range(struct graph *g, struct node *n, uint32_t *changed, struct err *e); /* at Range */
 
 #endif

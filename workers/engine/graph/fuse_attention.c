@@ -1,6 +1,6 @@
 /* Attention as exporters take it apart: heads made by Reshape and Transpose, q k^T, a scale (on the product, or its root on both sides), softmax, the
-   product with v, and the way back. Found from the Softmax outwards. A mask must have been simplified away (a text alone has none); with any
-   other sum on the scores nothing is fused. */
+   product with v, and the way back. Found from the Softmax outwards. A mask must have been simplified away (a text alone has none); what is added to the scores
+   beside it is taken over where it is the same for all texts of a batch: [1, heads, L, L], as relative positions are. */
 #include "workers/engine/graph/fuse.h"
 #include "workers/engine/graph/rewrite.h"
 
@@ -111,6 +111,47 @@ static struct node *after_softmax(const struct graph *g, const struct node *soft
     return NULL;
 }
 
+/* v = scores + bias, the bias one number for each head, query and key: the scores, and *bias. Else v. */
+static int32_t without_bias(const struct graph *g, int32_t v, int32_t *bias)
+{
+    struct node *n = made_by(g, v, "Add");
+    const struct type *t = &g->values[v].type;
+    for (int i = 0; n && i < 2 && n->in[0] != n->in[1] && t->rank == 4; i++) {
+        const struct type *b = &g->values[n->in[i]].type;
+        int front = b->rank == 4 && dim_known(b->dims[0]) && b->dims[0] == 1;
+        if (b->kind == VALUE_TENSOR && b->dtype == DT_F32 && (front || b->rank == 3) && dim_known(t->dims[1]) && t->dims[2] == t->dims[3] &&
+            b->dims[front] == t->dims[1] && b->dims[front + 1] == t->dims[2] && b->dims[front + 2] == t->dims[3]) {
+            *bias = n->in[i];
+            return n->in[!i];
+        }
+    }
+    return v;
+}
+
+/* The Reshape that takes v, when beside it there are only Shapes of v; these look at `like` from now on, which has the same sizes, if `turn`. NULL: there is more. */
+static struct node *merged_by(struct graph *g, int32_t v, int32_t like, int turn)
+{
+    struct node *merge = NULL;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        struct node *n = g->nodes[i];
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            if (n->in[k] != v)
+                continue;
+            found++;
+            if (node_is(n, "Shape")) {
+                if (turn)
+                    n->in[k] = like;
+                continue;
+            }
+            if (merge || k || !node_is(n, "Reshape"))
+                return NULL;
+            merge = n;
+        }
+    }
+    return turn || found == uses_of(g, v) ? merge : NULL;
+}
+
 enum status fuse_attention(struct graph *g, struct node *n, uint32_t *changed, struct err *e)
 {
     if (!node_is(n, "Softmax"))
@@ -120,22 +161,25 @@ enum status fuse_attention(struct graph *g, struct node *n, uint32_t *changed, s
     struct heads hq, hk, hv;
     if (axis != -1 && axis != 3)
         return ST_OK;
-    struct node *scores = made_by(g, unscale(g, n->in[0], &scale), "MatMul");
+    int32_t bias = -1;
+    struct node *scores = made_by(g, unscale(g, without_bias(g, n->in[0], &bias), &scale), "MatMul");
     if (!scores)
         return ST_OK;
-    int32_t q = rows_of(g, unscale(g, scores->in[0], &scale), &hq), k = columns_of(g, unscale(g, scores->in[1], &scale), &hk);
+    int32_t turned = unscale(g, scores->in[0], &scale), q = rows_of(g, turned, &hq), k = columns_of(g, unscale(g, scores->in[1], &scale), &hk);
     int32_t p;
     struct node *mix = after_softmax(g, n, &p);
     if (q < 0 || k < 0 || !node_is(mix, "MatMul") || mix->in[0] != p || !same_heads(&hq, &hk))
         return ST_OK;
     int32_t v = rows_of(g, mix->in[1], &hv);
     struct node *back = only_user(g, mix->out[0]);
-    struct node *merge = back && has_perm(back, to_heads, 4) ? only_user(g, back->out[0]) : NULL;
+    int32_t heads = q >= 0 ? made_by(g, turned, "Transpose")->in[0] : -1; /* [B, L, heads, dim], as what comes out before it is merged */
+    struct node *merge = back && has_perm(back, to_heads, 4) && !is_output(g, back->out[0]) ? merged_by(g, back->out[0], heads, 0) : NULL;
     if (v < 0 || !same_heads(&hq, &hv) || !node_is(merge, "Reshape") || !same_dims(&g->values[merge->out[0]].type, &g->values[q].type))
         return ST_OK;
-    struct node *made = rewrite_node(g, "ebb", "Attention", 1, n->name, 3, (const int32_t[]){q, k, v}, merge->out[0]);
+    struct node *made = rewrite_node(g, "ebb", "Attention", 1, n->name, bias < 0 ? 3 : 4, (const int32_t[]){q, k, v, bias}, merge->out[0]);
     if (!made)
         return err_nomem(e, "the model's graph");
+    merged_by(g, back->out[0], heads, 1);
     ++*changed;
     TRY(rewrite_int(made, "heads", hq.count, e));
     return rewrite_float(made, "scale", (float)scale, e);

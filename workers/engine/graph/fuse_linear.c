@@ -123,7 +123,7 @@ static void append(float *all, int64_t n_all, int64_t first, const struct tensor
 /* Queries, keys and values of one input in one product. */
 enum status fuse_qkv(struct graph *g, struct node *n, uint32_t *changed, struct err *e)
 {
-    if (strcmp(n->domain, "ebb") != 0 || strcmp(n->op, "Attention") != 0 || n->n_in != 3 || n->out[0] < 0)
+    if (strcmp(n->domain, "ebb") != 0 || strcmp(n->op, "Attention") != 0 || n->n_in < 3 || n->out[0] < 0)
         return ST_OK;
     struct node *part[3];
     int64_t k = 0, each = 0;
@@ -168,7 +168,8 @@ enum status fuse_qkv(struct graph *g, struct node *n, uint32_t *changed, struct 
     mem_free(bias);
     if (st == ST_OK) {
         n->in[0] = v;
-        n->n_in = 1;
+        n->in[1] = n->n_in == 4 ? n->in[3] : -1; /* what is added to the scores */
+        n->n_in -= 2;
         ++*changed;
     }
     return st;

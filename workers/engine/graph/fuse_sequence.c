@@ -146,3 +146,17 @@ enum status fuse_positions(struct graph *g, struct node *n, const struct uniform
     ++*changed;
     return ST_OK;
 }
+
+enum status fuse_range(struct graph *g, struct node *n, uint32_t *changed, struct err *e)
+{
+    if (!node_is(n, "Range") || n->out[0] < 0 || g->values[n->out[0]].type.dtype != DT_I64 || !constant_is(g, n->in[0], 0) || !constant_is(g, n->in[2], 1))
+        return ST_OK;
+    dim length = g->values[n->out[0]].type.dims[0];
+    int32_t ids = dim_known(length) ? -1 : input_of_length(g, length);
+    if (ids < 0)
+        return ST_OK;
+    if (!rewrite_node(g, "ebb", "Range", 1, n->name, 1, (const int32_t[]){ids}, n->out[0]))
+        return err_nomem(e, "the model's graph");
+    ++*changed;
+    return ST_OK;
+}

@@ -11,6 +11,9 @@ enum seen {
     SEEN_TOKENS, /* axes 0 and 1 are batch and length, each token by itself; batch may be 1 (positions) */
     SEEN_SEQS,   /* axis 0 is batch, each text by itself */
     SEEN_SIZES,  /* a shape: its elements are sizes */
+    SEEN_PLACES, /* made of places in a text alone (ebb.Range): along each axis of a text's length an index keeps what it has whatever the length is, so that all
+                    texts of a run can take the longest one's */
+    SEEN_PLACE_SIZES, /* a shape, of such */
     SEEN_OTHER,
 };
 
@@ -44,19 +47,56 @@ static int is_fixed(const struct type *t)
     return 1;
 }
 
+/* What is made of places, and of nothing that differs between texts, stays that: each axis of the length becomes one. */
+static enum seen of_places(const struct shaping *s, const enum seen *in, dim length)
+{
+    for (uint32_t i = 0; i < s->n_in; i++)
+        if (s->in[i].kind != VALUE_NONE && in[i] != SEEN_PLACES && in[i] != SEEN_PLACE_SIZES && in[i] != SEEN_FREE)
+            return SEEN_OTHER;
+    if (s->node->n_out == 1 && is_shape(&s->out[0]))
+        return is_fixed(&s->out[0]) ? SEEN_FREE : SEEN_PLACE_SIZES;
+    int fills = strcmp(s->node->op, "ConstantOfShape") == 0 && !*s->node->domain;
+    for (uint32_t o = 0; o < s->node->n_out; o++) {
+        const struct type *t = &s->out[o];
+        if (s->node->out[o] < 0)
+            continue;
+        if (t->kind != VALUE_TENSOR || t->rank < 0 || (!fills && !s->node->def->follow))
+            return SEEN_OTHER;
+        for (int a = 0; a < t->rank; a++)
+            if (!dim_known(t->dims[a]) && t->dims[a] != length)
+                return SEEN_OTHER;
+        for (uint32_t i = 0; i < s->n_in && !fills; i++)
+            for (int a = 0; s->in[i].kind != VALUE_NONE && in[i] == SEEN_PLACES && a < s->in[i].rank; a++) {
+                int to = s->in[i].dims[a] == length ? s->node->def->follow(s, i, (uint32_t)a, o) : 0;
+                if (to < 0 || to > t->rank || (s->in[i].dims[a] == length && t->dims[to] != length))
+                    return SEEN_OTHER;
+            }
+    }
+    return SEEN_PLACES;
+}
+
 static enum seen of_node(const struct shaping *s, const enum seen *in, dim batch, dim length)
 {
     const struct node *n = s->node;
-    int tokens = 0, seqs = 0, sizes = 0;
+    int tokens = 0, seqs = 0, sizes = 0, places = 0;
     for (uint32_t i = 0; i < s->n_in; i++) {
         if (s->in[i].kind == VALUE_NONE)
             continue;
         tokens += in[i] == SEEN_TOKENS;
         seqs += in[i] == SEEN_SEQS;
         sizes += in[i] == SEEN_SIZES;
+        places += in[i] == SEEN_PLACES || in[i] == SEEN_PLACE_SIZES;
         if (in[i] == SEEN_OTHER)
             return SEEN_OTHER;
     }
+    if (is_ebb(n, "Range"))
+        return tokens ? SEEN_PLACES : SEEN_OTHER;
+    if (is_ebb(n, "Attention") && places) /* the last input is what is added to the scores */
+        return places == 1 && in[n->n_in - 1] == SEEN_PLACES && tokens == (int)n->n_in - 1 ? SEEN_TOKENS : SEEN_OTHER;
+    if (is_ebb(n, "Attention"))
+        return tokens == (int)n->n_in && (n->n_in == 1 || n->n_in == 3) ? SEEN_TOKENS : SEEN_OTHER;
+    if (places)
+        return of_places(s, in, length);
     if (strcmp(n->op, "DynamicQuantizeMatMul") == 0) { /* it quantises each text by itself; weights are the same for all */
         for (uint32_t i = 1; i < s->n_in; i++)
             if (s->in[i].kind != VALUE_NONE && !s->constants[i])
@@ -65,7 +105,7 @@ static enum seen of_node(const struct shaping *s, const enum seen *in, dim batch
     }
     if (n->n_out == 1 && is_shape(&s->out[0]))
         return is_fixed(&s->out[0]) ? SEEN_FREE : SEEN_SIZES;
-    if (is_ebb(n, "Attention") || is_ebb(n, "Positions") || is_ebb(n, "SeqCumSum"))
+    if (is_ebb(n, "Positions") || is_ebb(n, "SeqCumSum"))
         return tokens ? SEEN_TOKENS : SEEN_OTHER;
     if (is_ebb(n, "SeqPool"))
         return in[0] == SEEN_TOKENS ? SEEN_SEQS : SEEN_OTHER;

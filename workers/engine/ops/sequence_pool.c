@@ -121,6 +121,32 @@ static enum status positions_run(struct run *r, const struct node *n, struct err
     return ST_OK;
 }
 
+/* Range: 0, 1, 2 ... of a text's length. Where texts are packed, of the longest one: what is made of it is made once for all (pack.c). */
+static enum status range_shape(struct shaping *s, struct err *e)
+{
+    if (s->in[0].rank != 2)
+        return node_error(s->node, e, "wrong types");
+    if (s->packed)
+        type_unknown(s, &s->out[0], DT_I64, 1);
+    else
+        type_tensor(&s->out[0], DT_I64, 1, (const dim[]){s->in[0].dims[1]});
+    return ST_OK;
+}
+
+static enum status range_run(struct run *r, const struct node *n, struct err *e)
+{
+    (void)n;
+    const struct seqs *s = run_seqs(r);
+    int64_t longest = s ? 0 : run_in(r, 0)->dims[1];
+    for (uint32_t i = 0; s && i < s->count; i++)
+        longest = s->lengths[i] > longest ? s->lengths[i] : longest;
+    TRY(run_make(r, 0, DT_I64, 1, &longest, e));
+    int64_t *to = tensor_data(run_out(r, 0));
+    for (int64_t i = 0; i < longest; i++)
+        to[i] = i;
+    return ST_OK;
+}
+
 const struct op_def ops_sequence_pool[] = {
     {.domain = "ebb", .name = "SeqPool", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .flags = OP_MAKES,
      .check = pool_check, .shape = pool_shape, .run = pool_run, .follow = pool_follow},
@@ -128,5 +154,7 @@ const struct op_def ops_sequence_pool[] = {
      .run = cumsum_run},
     {.domain = "ebb", .name = "Positions", .since = 1, .until = OPSET_ANY, .min_in = 2, .max_in = 2, .min_out = 1, .max_out = 1, .shape = positions_shape,
      .run = positions_run},
+    {.domain = "ebb", .name = "Range", .since = 1, .until = OPSET_ANY, .min_in = 1, .max_in = 1, .min_out = 1, .max_out = 1, .flags = OP_MAKES, .shape = range_shape,
+     .run = range_run},
     {0},
 };
