@@ -228,6 +228,7 @@ static int lock(struct slurm *s)
     }
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
+        snprintf(s->queue_trouble, sizeof s->queue_trouble, "an sbatch of the ebbd before this one has not ended yet");
         return 0;
     }
     s->lock_fd = fd;

@@ -73,6 +73,21 @@ static void begins_again(struct slurm *s, struct slurm_job *j, uint32_t restarts
     j->alone_ms = 0;
 }
 
+/* A job that is news to us may have a worker already: it said hello before, or Slurm had forgotten the job for a while. */
+static void attach(struct slurm *s, struct slurm_job *j)
+{
+    char id[SLURM_ID_MAX];
+    uint32_t restarts;
+    size_t i = 0;
+    for (const struct worker *w; s->d->link && (w = link_next(s->d->link, &i));)
+        if (w->provider == PROVIDER_SLURM && !w->ended && slurm_name_parse(w->name, id, &restarts) == 0 && restarts == j->restarts && strcmp(id, j->id) == 0 &&
+            map_add(&s->by_worker, w->number, j) == 0) {
+            j->worker = w->number;
+            j->greeted = 1;
+            return;
+        }
+}
+
 static void take_row(struct slurm *s, const struct slurm_row *row, uint64_t now_ms)
 {
     enum slurm_meaning m = slurm_meaning(row->state);
@@ -84,6 +99,7 @@ static void take_row(struct slurm *s, const struct slurm_row *row, uint64_t now_
         if (!j)
             return; /* it is listed again */
         j->restarts = row->restarts;
+        attach(s, j);
         log_info("slurm job %s: adopted, %s", j->id, slurm_state_word(row->state));
     }
     j->listed = 1;

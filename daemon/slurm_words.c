@@ -240,7 +240,6 @@ int slurm_script(const struct slurm_terms *t, struct buf *out)
     const struct config *c = t->config;
     int failed = buf_str(out, "#!/bin/sh\n"
                               "# A worker of ebb, submitted by ebbd. It may be stopped at any time: others do again what it has not committed.\n"
-                              "umask 077\n"
                               "id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}\n"
                               "id=${id:-$SLURM_JOB_ID}\n"
                               "dir=") |

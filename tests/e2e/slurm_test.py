@@ -4,6 +4,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import atexit
+import fcntl
 import json
 import signal
 
@@ -54,11 +55,12 @@ def stop(s, pool):
     t.wait_for(lambda: not [j for j in s.queue() if j[1].startswith("ebb-")], t.PATIENCE, 0.2)
 
 
-def submit(pool, dir, inp, out, more=""):
+def submit(pool, dir, inp, out, workers=0):
+    """workers: so many from its beginning to its end, however fast they turn out to be."""
     path = os.path.join(dir, "job.yaml")
     with open(path, "w") as f:
         f.write(f"name: slurm\nmodel: {t.tiny_model()}\ninput: {{ glob: {inp}, field: text, id: id }}\noutput: {{ path: {out} }}\n"
-                f"tuning: {{ commit: 0.2s, lease: 1s }}\n{more}")
+                f"tuning: {{ commit: 0.2s, lease: 1s }}\n" + (f"workers: {{ min: {workers}, max: {workers} }}\n" if workers else ""))
     return int(json.loads(pool.ebb("submit", path, "--json")[1].splitlines()[0])["job"])
 
 
@@ -104,7 +106,7 @@ def test_preempted_twice(dir):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 3000, text=lambda i: slow(gates, i, 3000))
     try:
         t.ebb_run(t.tiny_model(), inp, base)
-        job = submit(pool, dir, inp, out)
+        job = submit(pool, dir, inp, out, workers=3)
         for number, gate in enumerate(gates):
             wait(pool, s, lambda: len(arrived(pool)) == 3)
             wait(pool, s, lambda: pool.job(job)["records_done"] > number * 1000 + 50)
@@ -138,7 +140,7 @@ def test_daemon_killed_and_slurmctld_down(dir):
     down = False
     try:
         t.ebb_run(t.tiny_model(), inp, base)
-        job = submit(pool, dir, inp, out)
+        job = submit(pool, dir, inp, out, workers=4)
         wait(pool, s, lambda: len(arrived(pool)) == 3 and len(jobs_of(s)) == 4)
         wait(pool, s, lambda: pool.job(job)["records_done"] > 50)
         workers, jobs, running = arrived(pool), {j[0] for j in jobs_of(s)}, {j[0] for j in jobs_of(s, "RUNNING")}
@@ -179,7 +181,7 @@ def test_a_node_dies(dir):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 2000, text=lambda i: slow([gate], i, 2000))
     try:
         t.ebb_run(t.tiny_model(), inp, base)
-        job = submit(pool, dir, inp, out)
+        job = submit(pool, dir, inp, out, workers=3)
         wait(pool, s, lambda: len(arrived(pool)) == 3)
         wait(pool, s, lambda: pool.job(job)["records_done"] > 50)
         s.kill_node("n2")
@@ -198,12 +200,21 @@ def test_a_node_dies(dir):
 
 def test_what_is_refused_is_said(dir):
     """A partition that is not there; a program that is not there; then all is well. Each time the job says what it waits for."""
-    s, pool = start(dir, slurm="  partition: nosuch")
-    out, base = os.path.join(dir, "out"), os.path.join(dir, "base")
-    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 500)
+    os.mkdir(os.path.join(dir, "state"), 0o700)
+    with open(os.path.join(dir, "state", "slurm.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as an sbatch of an ebbd that was killed
+        s, pool = start(dir, slurm="  partition: nosuch")
+        out, base = os.path.join(dir, "out"), os.path.join(dir, "base")
+        inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 500)
+        try:
+            t.ebb_run(t.tiny_model(), inp, base)
+            job = submit(pool, dir, inp, out)
+            wait(pool, s, lambda: "an sbatch of the ebbd before this one has not ended yet" in pool.ebb("why", str(job))[1])
+            assert "sbatch:" not in log_of(pool)
+        except BaseException:
+            stop(s, pool)
+            raise
     try:
-        t.ebb_run(t.tiny_model(), inp, base)
-        job = submit(pool, dir, inp, out)
         wait(pool, s, lambda: "Slurm: sbatch: invalid partition specified: nosuch" in pool.ebb("why", str(job))[1])
         assert not jobs_of(s)
         configure(dir, slurm="  partition: scavenge\n  program: /nowhere/ebb-worker")
@@ -234,7 +245,7 @@ def test_a_record_that_kills(dir):
 
 
 def test_started_by_hand(dir):
-    """The job script for those who submit workers themselves: a preempted one is back by itself, and stays until it is cancelled."""
+    """The job script for those who submit workers themselves: they stay until they are cancelled, and then go in peace."""
     s, pool = rig(), t.Pool(dir, workers=0)
     out, base = os.path.join(dir, "out"), os.path.join(dir, "base")
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 500)
@@ -244,14 +255,11 @@ def test_started_by_hand(dir):
             script = f.read()
         hand = s.submit("--cpus-per-task=2", "--array=0-1", f"--export=ALL,EBB_CONNECT=ipc://{pool.runtime}/workers,EBB_WORKER={t.WORKER}", script=script)
         wait(pool, s, lambda: arrived(pool) == [f"job-{hand}_0", f"job-{hand}_1"])
-        prod = s.submit("--partition=prod", "--exclusive", "--nodes=3")
-        wait(pool, s, lambda: arrived(pool) == [])
-        s.cancel(prod)
         job = submit(pool, dir, inp, out)
         wait(pool, s, lambda: pool.job(job)["state"] == "done")
         t.same_output(base, out)
         s.cancel(hand)
-        wait(pool, s, lambda: arrived(pool) == [] and not [j for j in s.queue() if j[0].startswith(hand)])
+        wait(pool, s, lambda: log_of(pool).count("goodbye: drained") == 2 and not [j for j in s.queue() if j[0].startswith(hand)])
         nothing_blamed(pool, job)
     finally:
         stop(s, pool)

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "daemon/link_inside.h"
 #include "daemon/slurm_inside.h"
 #include "tests/lib/files.h"
 #include "wire/process.h"
@@ -412,10 +413,77 @@ static void jobs_that_end_at_once(void **state)
     end();
 }
 
+/* Who may say that it is the worker of which job. */
+static void names_from_the_wire(void **state)
+{
+    (void)state;
+    static struct link link;
+    static struct worker w[6];
+    static const struct {
+        const char *name;
+        uint32_t provider;
+        int ours;
+    } cases[] = {
+        {"slurm-5", PROVIDER_SLURM, 0},     /* of a start that is over */
+        {"slurm-5.2", PROVIDER_SLURM, 1},   /* its next start: news */
+        {"slurm-6", PROVIDER_SLURM, 1},     /* a job that we do not know yet */
+        {"slurm-7_1", PROVIDER_NONE, 0},    /* does not say that it is Slurm's */
+        {"slurm-../../etc", PROVIDER_SLURM, 0},
+        {"slurm-7_1", PROVIDER_SLURM, 1},
+    };
+    begin();
+    memset(&link, 0, sizeof link);
+    memset(w, 0, sizeof w);
+    daemon_.link = &link;
+    for (size_t i = 0; i < COUNT(w); i++) {
+        w[i].number = 100 + i;
+        w[i].provider = cases[i].provider;
+        w[i].seen_ms = clock_ms();
+        snprintf(w[i].name, sizeof w[i].name, "%s", cases[i].name);
+        assert_int_equal(map_add(&link.by_number, w[i].number, &w[i]), 0);
+    }
+    assert_int_equal(slurm_take(&s, "5|RUNNING|1|0|n1|None\n"), 0);
+    for (size_t i = 0; i < COUNT(w); i++)
+        assert_int_equal(provider_slurm.owns(&daemon_, w[i].number), cases[i].ours);
+    assert_int_equal(provider_slurm.starting(&daemon_, NULL, NULL), 1);
+    provider_slurm.hello(&daemon_, &w[1]);
+    assert_int_equal(slurm_find(&s, "5")->worker, 101);
+    assert_int_equal(slurm_find(&s, "5")->restarts, 2);
+    provider_slurm.hello(&daemon_, &w[2]);
+    assert_int_equal(s.count, 2);
+    assert_int_equal(provider_slurm.starting(&daemon_, NULL, NULL), 0);
+    assert_int_equal(slurm_take(&s, "5|RUNNING|2|0|n1|None\n6|RUNNING|0|0|n1|None\n"), 0);
+    assert_int_equal(slurm_find(&s, "5")->alone_ms, 0);
+    assert_int_equal(slurm_plan(&s, 0, 4), 0);
+    assert_int_equal(cancelled(CANCEL_NOT), 2); /* who has arrived is told by the core, with a drain */
+    /* one that leaves is replaced, and its job is no failure */
+    provider_slurm.leaving(&daemon_, 102);
+    assert_int_equal(slurm_plan(&s, 2, 4), 1);
+    provider_slurm.bye(&daemon_, 102);
+    assert_int_equal(slurm_find(&s, "6")->worker, 0);
+    assert_int_equal(slurm_take(&s, "5|RUNNING|2|0|n1|None\n6|COMPLETED|0|0|n1|None\n"), 0);
+    assert_int_equal(s.count, 1);
+    assert_int_equal(s.failures, 0);
+    /* Slurm forgets a job whose worker speaks: it is let go, and found again with its worker when it is listed again */
+    assert_int_equal(slurm_take(&s, ""), 0);
+    assert_int_equal(slurm_take(&s, ""), 0);
+    assert_int_equal(s.count, 0);
+    assert_int_equal(slurm_take(&s, "5|RUNNING|2|0|n1|None\n"), 0);
+    assert_int_equal(slurm_find(&s, "5")->worker, 101);
+    assert_int_equal(slurm_find(&s, "5")->alone_ms, 0);
+    /* a silent one is one that has not arrived */
+    w[1].seen_ms = clock_ms() - 2 * config.worker_timeout;
+    assert_int_equal(slurm_take(&s, "5|RUNNING|2|0|n1|None\n"), 0);
+    assert_true(slurm_find(&s, "5")->alone_ms > 0);
+    assert_int_equal(provider_slurm.starting(&daemon_, NULL, NULL), 1);
+    end();
+    map_release(&link.by_number);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows), cmocka_unit_test(numbers), cmocka_unit_test(causes), cmocka_unit_test(a_script),
                                        cmocka_unit_test(the_words_of_sbatch), cmocka_unit_test(a_queue), cmocka_unit_test(jobs_that_go),
-                                       cmocka_unit_test(jobs_that_end_at_once)};
+                                       cmocka_unit_test(jobs_that_end_at_once), cmocka_unit_test(names_from_the_wire)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
