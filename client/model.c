@@ -128,7 +128,7 @@ static int run_inspect(int operand_count, char **operands)
     cut_release(&cut);
     print_field("memory", "%s of weights, shared by all lanes", units_bytes(a, m.weight_bytes));
     print_field("runs", "all of it on the processor, by %s kernels; numerics %s", m.isa, m.numerics);
-    print_field("in", "%s: %s", m.precision, m.precision_why);
+    print_field("numbers", "%s: %s", m.precision, m.precision_why);
     print_field("digest", "%s", m.digest.hex);
     return EXIT_DONE;
 }

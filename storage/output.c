@@ -245,6 +245,12 @@ enum status output_owner(const struct output_spec *o, struct buf *fingerprint_js
     TRY(find_foreign(o, found, sizeof found, e));
     if (!found[0])
         return err_set(e, ST_NOT_FOUND, "'%s' is nobody's output yet", o->path);
+    char *manifest = o->is_dir ? path_join(o->path, "manifest.json") : NULL;
+    int finished = manifest && path_exists(manifest);
+    mem_free(manifest);
+    if (finished)
+        return err_set(e, ST_USER, "'%s' holds a finished output, but what belonged to it in '%s/.ebb' is gone, so that it cannot be told whose it is; choose another --output or --force",
+                       o->path, o->path);
     if (o->is_dir)
         return err_set(e, ST_USER, "'%s' is not empty: it holds '%s', which ebb did not make; choose another --output or --force", o->path,
                        found);

@@ -138,6 +138,10 @@ static void whose_is_it(void **state)
     assert_int_equal(output_owner(&d, &b, &err), ST_USER);
     snprintf(want, sizeof want, "'%s' is not empty: it holds 'a.txt', which ebb did not make; choose another --output or --force", d.path);
     assert_string_equal(err.text, want);
+    touch("out/manifest.json");
+    assert_int_equal(output_owner(&d, &b, &err), ST_USER);
+    snprintf(want, sizeof want, "'%s' holds a finished output, but what belonged to it in '%s/.ebb' is gone, ", d.path, d.path);
+    assert_memory_equal(err.text, want, strlen(want));
     ok(output_claim(&d, "{\"job\":1}", 9, &err));
     ok(output_owner(&d, &b, &err));
     assert_int_equal(b.len, 9);
