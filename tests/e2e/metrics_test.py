@@ -254,7 +254,7 @@ def test_addresses(dir):
             f.write(f"http: 127.0.0.1:{port}\n")
         pool.process.send_signal(signal.SIGHUP)
         wait_for(lambda: not closed(), 20, 0.05)
-        prom.scrape(port)
+        settled(port, lambda s: True)
     finally:
         pool.stop()
     with open(pool.log) as f:
