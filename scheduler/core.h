@@ -177,6 +177,7 @@ struct sched {
     struct provider_state {
         int known, preemptible, told;
         uint32_t limit, wanted, alive; /* told: it was asked for `wanted` */
+        uint32_t heard;                /* of those alive: lately; the others may be gone, and nobody has noticed yet */
         uint64_t idle_ms, over_ms;     /* since when more live than its limit; 0: they do not */
         uint64_t short_ms;             /* since when fewer live than are wanted; 0: they do not */
         double lived_ms, losses;       /* of its workers, the last hour or so: what is older fades */

@@ -29,6 +29,11 @@ void job_rate(const struct sched *s, const struct job *j, double *records_per_s,
     *bytes_per_s = (double)bytes / span_s;
 }
 
+static uint32_t is_heard(const struct sched *s, const struct worker *w)
+{
+    return s->now_ms - w->beat_ms <= 5 * s->config.beat_ms;
+}
+
 /* Who can take part: its word counts as long as nothing speaks against it. And how fast each job's workers are; what was measured last stays when
    there is none any more. */
 static void look_around(struct sched *s)
@@ -40,7 +45,7 @@ static void look_around(struct sched *s)
         double keep = passed < MEMORY_MS ? 1 - (double)passed / MEMORY_MS : 0;
         p->lived_ms = p->lived_ms * keep + (double)passed * p->alive;
         p->losses *= keep;
-        p->alive = 0;
+        p->alive = p->heard = 0;
     }
     for (struct job *j = s->running; j; j = j->next_running) {
         j->rate_sum = 0;
@@ -50,7 +55,9 @@ static void look_around(struct sched *s)
         const struct worker *w = s->joined[i];
         if (!worker_usable(w))
             continue;
-        s->providers[s->providers[w->provider].known ? w->provider : PROVIDER_NONE].alive++;
+        struct provider_state *p = &s->providers[s->providers[w->provider].known ? w->provider : PROVIDER_NONE];
+        p->alive++;
+        p->heard += is_heard(s, w);
         for (const struct lease *l = w->leases; l && w->bytes_per_s > 0; l = l->worker_next)
             if (l->job->row.id == w->rate_job) {
                 l->job->rate_sum += w->bytes_per_s;
@@ -135,6 +142,7 @@ static int let_go(struct sched *s, struct worker *w)
         return 0;
     }
     s->providers[w->provider].alive--;
+    s->providers[w->provider].heard -= is_heard(s, w);
     worker_let_go(s, w);
     return 1;
 }
@@ -145,7 +153,7 @@ static void release_idle(struct sched *s)
     for (struct worker *w = MUTANT(22) ? NULL : s->idle_first, *next; w; w = next) {
         const struct provider_state *p = &s->providers[w->provider];
         next = w->next_idle;
-        if (p->known && p->idle_ms && p->alive > p->wanted && s->now_ms - w->idle_since_ms >= p->idle_ms && !let_go(s, w))
+        if (p->known && p->idle_ms && p->heard > p->wanted && s->now_ms - w->idle_since_ms >= p->idle_ms && !let_go(s, w))
             return;
     }
 }
@@ -156,7 +164,7 @@ static void release_excess(struct sched *s)
     for (size_t i = 1; i < PROVIDERS; i++) {
         struct provider_state *p = &s->providers[i];
         uint32_t limit = MUTANT(23) && p->wanted < p->limit ? p->wanted : p->limit;
-        if (!p->known || p->alive <= limit) {
+        if (!p->known || p->heard <= limit) {
             p->over_ms = 0;
             continue;
         }
@@ -165,9 +173,9 @@ static void release_excess(struct sched *s)
         if (s->now_ms - p->over_ms < OVER_LIMIT_MS && !MUTANT(23))
             continue;
         for (int idle = 1; idle >= 0; idle--)
-            for (size_t k = s->joined_count; k-- > 0 && p->alive > limit;) {
+            for (size_t k = s->joined_count; k-- > 0 && p->heard > limit;) {
                 struct worker *w = s->joined[k];
-                if (w->provider == i && worker_usable(w) && (!idle || w->idle) && !let_go(s, w))
+                if (w->provider == i && worker_usable(w) && is_heard(s, w) && (!idle || w->idle) && !let_go(s, w))
                     return;
             }
     }
