@@ -1,9 +1,7 @@
 /* `ebb keygen`: the daemon's own key pair. `ebb keys`, `ebb keys add`, `ebb keys revoke`: who may speak with it over the network. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,17 +27,6 @@ static char *default_state(void)
     return path_join(home && *home == '/' ? home : "/", ".local/state/ebb");
 }
 
-/* Who runs this as root for a daemon with a user of its own gives the files to that user. */
-static enum status give_to_owner(const char *dir, const char *path, struct err *e)
-{
-    struct stat s;
-    if (geteuid() != 0)
-        return ST_OK;
-    if (stat(dir, &s))
-        return err_errno(e, ST_ENV, errno, "cannot look at '%s'", dir);
-    return s.st_uid && lchown(path, s.st_uid, s.st_gid) ? err_errno(e, ST_ENV, errno, "cannot give '%s' to its owner", path) : ST_OK;
-}
-
 static enum status make_keys(const char *dir, const char *keys_dir, const char *path, struct keys_file *k, struct err *e)
 {
     enum status st = keys_read_file(path, k, e);
@@ -50,10 +37,10 @@ static enum status make_keys(const char *dir, const char *keys_dir, const char *
         return st;
     *k = (struct keys_file){.role = KEYS_DAEMON};
     TRY(path_make_dirs(keys_dir, 0700, e));
-    TRY(give_to_owner(dir, keys_dir, e));
+    TRY(keys_give(keys_dir, dir, e));
     TRY(keys_generate(&k->keys, e));
     TRY(keys_write(path, k, e));
-    return give_to_owner(dir, path, e);
+    return keys_give(path, dir, e);
 }
 
 static int run_keygen(int operand_count, char **operands)

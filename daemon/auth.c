@@ -320,12 +320,11 @@ static int raise_files(void)
 
 static enum status open_zap(struct auth *a, void *context, struct err *e)
 {
-    int none = 0, fd = -1;
+    int fd = -1;
     size_t size = sizeof fd;
-    a->zap = zmq_socket(context, ZMQ_REP);
-    if (!a->zap || zmq_setsockopt(a->zap, ZMQ_LINGER, &none, sizeof none) || zmq_setsockopt(a->zap, ZMQ_RCVHWM, &none, sizeof none) ||
-        zmq_setsockopt(a->zap, ZMQ_SNDHWM, &none, sizeof none) || zmq_bind(a->zap, "inproc://zeromq.zap.01") ||
-        zmq_getsockopt(a->zap, ZMQ_FD, &fd, &size))
+    TRY(sock_gate_open(context, &a->zap, e));
+    a->context = context;
+    if (zmq_getsockopt(a->zap, ZMQ_FD, &fd, &size))
         return err_set(e, ST_ENV, "cannot answer for keys: %s", zmq_strerror(errno));
     uv_poll_init(&a->d->uv, &a->zap_poll, fd);
     a->zap_poll.data = a;
@@ -398,8 +397,7 @@ void auth_close(struct daemon *d)
     for (int i = 0; i < 2; i++)
         if (a->watch[i].monitor)
             zmq_close(a->watch[i].monitor);
-    if (a->zap)
-        zmq_close(a->zap);
+    sock_gate_close(a->context, a->zap);
     a->closed = 1;
     let_go(a);
 }

@@ -31,7 +31,7 @@ struct auth {
     char *dir, *file;   /* STATE/keys, STATE/keys/authorized_keys */
     pthread_mutex_t lock; /* of the ring: the loop alone changes it, other threads ask */
     struct keyring ring;
-    void *zap;
+    void *context, *zap;
     uv_poll_t zap_poll;
     uv_fs_poll_t changes;
     int handles;        /* of ours that libuv holds yet */

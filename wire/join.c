@@ -81,15 +81,14 @@ static enum status ask(void *context, const struct join_opts *o, const struct in
     return st;
 }
 
-static enum status make_folder(const char *file, struct err *e)
+/* The folder that it lies in, made where there is none. The caller frees it. */
+static enum status make_folder(const char *file, char **out, struct err *e)
 {
     const char *slash = strrchr(file, '/');
-    char *dir = slash && slash > file ? mem_strndup(file, (size_t)(slash - file)) : NULL;
-    if (slash && slash > file && !dir)
+    *out = slash ? mem_strndup(file, slash > file ? (size_t)(slash - file) : 1) : mem_strdup(".");
+    if (!*out)
         return err_nomem(e, "a path");
-    enum status st = dir && !path_exists(dir) ? path_make_dirs(dir, 0700, e) : ST_OK;
-    mem_free(dir);
-    return st;
+    return path_exists(*out) ? ST_OK : path_make_dirs(*out, 0700, e);
 }
 
 enum status join_pool(const struct join_opts *o, struct keys_file *out, struct err *e)
@@ -103,11 +102,13 @@ enum status join_pool(const struct join_opts *o, struct keys_file *out, struct e
         return err_set(e, ST_USER, v.role == KEYS_NODE ? "this invitation is for a node: use it with 'ebb-agent join'" : "this invitation is for a client: use it with 'ebb join'");
     if (path_exists(o->key_file) && !o->force)
         return err_set(e, ST_USER, "there is a key file '%s' already; name another with --key-file, or give --force", o->key_file);
-    TRY(make_folder(o->key_file, e));
+    char *folder = NULL;
+    enum status st = make_folder(o->key_file, &folder, e);
     snprintf(out->keys.server_key, sizeof out->keys.server_key, "%s", v.keys.server_key);
     char *file = mem_printf("%s.joining", o->key_file);
     void *context = zmq_ctx_new();
-    enum status st = !file ? err_nomem(e, "a path") : !context ? err_set(e, ST_ENV, "cannot start ZeroMQ") : ST_OK;
+    if (st == ST_OK)
+        st = !file ? err_nomem(e, "a path") : !context ? err_set(e, ST_ENV, "cannot start ZeroMQ") : ST_OK;
     struct keys_file before;
     if (st == ST_OK && path_exists(file) && known_already(context, file, out, &before, o->timeout_ms / 4)) {
         *out = before;
@@ -128,6 +129,8 @@ enum status join_pool(const struct join_opts *o, struct keys_file *out, struct e
     if (st == ST_OK)
         st = keys_write(o->key_file, out, e); /* with the name that the daemon gave it */
     if (st == ST_OK)
+        st = keys_give(o->key_file, folder, e);
+    if (st == ST_OK)
         unlink(file);
     else
         keys_wipe(&out->keys);
@@ -135,5 +138,6 @@ enum status join_pool(const struct join_opts *o, struct keys_file *out, struct e
         zmq_ctx_term(context);
     keys_wipe(&v.keys);
     mem_free(file);
+    mem_free(folder);
     return st;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "base/buf.h"
@@ -65,6 +66,16 @@ enum status keys_derive(struct keys *k, struct err *e)
 void keys_wipe(struct keys *k)
 {
     explicit_bzero(k, sizeof *k);
+}
+
+enum status keys_give(const char *path, const char *folder, struct err *e)
+{
+    struct stat s;
+    if (geteuid() != 0)
+        return ST_OK;
+    if (stat(folder, &s))
+        return err_errno(e, ST_ENV, errno, "cannot look at '%s'", folder);
+    return s.st_uid && lchown(path, s.st_uid, s.st_gid) ? err_errno(e, ST_ENV, errno, "cannot give '%s' to the owner of its folder", path) : ST_OK;
 }
 
 enum status keys_endpoint(const char *text, enum keys_role role, char out[KEYS_ENDPOINT_MAX], struct err *e)

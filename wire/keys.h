@@ -54,6 +54,8 @@ MUST_USE enum status keys_read(const char *file, enum keys_role role, struct key
 MUST_USE enum status keys_read_file(const char *file, struct keys_file *out, struct err *e); /* any role */
 /* Mode 0600, durable; the old one or the new one stands after a crash. */
 MUST_USE enum status keys_write(const char *file, const struct keys_file *k, struct err *e);
+/* When root writes keys for a service with a user of its own, below that user's folder: gives `path` to whom `folder` belongs. */
+MUST_USE enum status keys_give(const char *path, const char *folder, struct err *e);
 void keys_wipe(struct keys *k);
 /* "pool", "pool:5570", "tcp://pool:5570" to the last of them; without a port KEYS_NODE_PORT or the one behind it, for a client. ST_USER: none of these. */
 MUST_USE enum status keys_endpoint(const char *text, enum keys_role role, char out[KEYS_ENDPOINT_MAX], struct err *e);

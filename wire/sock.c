@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@
 #define CURVE_ADDS 64 /* bytes, to a message; a few less in truth */
 
 struct sock {
-    void *zmq;
+    void *zmq, *context;
     int router;
     size_t longest; /* message that the other end takes */
     int few;        /* messages of a peer that are kept until they are read; 0: as many as usual */
@@ -51,6 +52,7 @@ static enum status make(void *context, int type, struct sock **out, struct err *
         mem_free(s);
         return err_set(e, ST_ENV, "cannot make a socket: %s", zmq_strerror(errno));
     }
+    s->context = context;
     s->router = type == ZMQ_ROUTER;
     s->longest = WIRE_MAX_MESSAGE;
     set(s, ZMQ_LINGER, 1000);
@@ -99,9 +101,51 @@ static enum status refuse_bare(const char *endpoint, const struct keys *keys, st
     return is_tcp(endpoint) && !keys ? err_set(e, ST_USER, "'%s' needs keys: nothing is said over tcp without them", endpoint) : ST_OK;
 }
 
+/* Contexts with a gate. Without one ZeroMQ would let in whoever knows the daemon's public key, which is no secret. */
+static pthread_mutex_t gates_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *gates[16];
+#define GATES (sizeof gates / sizeof *gates)
+
+static int swap_gate(void *from, void *to)
+{
+    size_t i = 0;
+    pthread_mutex_lock(&gates_lock);
+    while (i < GATES && gates[i] != from)
+        i++;
+    if (i < GATES)
+        gates[i] = to;
+    pthread_mutex_unlock(&gates_lock);
+    return i < GATES;
+}
+
+enum status sock_gate_open(void *context, void **zap, struct err *e)
+{
+    int none = 0;
+    *zap = zmq_socket(context, ZMQ_REP);
+    if (!*zap || zmq_setsockopt(*zap, ZMQ_LINGER, &none, sizeof none) || zmq_setsockopt(*zap, ZMQ_RCVHWM, &none, sizeof none) ||
+        zmq_setsockopt(*zap, ZMQ_SNDHWM, &none, sizeof none) || zmq_bind(*zap, "inproc://zeromq.zap.01") || !swap_gate(NULL, context)) {
+        enum status st = err_set(e, ST_ENV, "cannot answer for keys: %s", zmq_strerror(errno));
+        if (*zap)
+            zmq_close(*zap);
+        *zap = NULL;
+        return st;
+    }
+    return ST_OK;
+}
+
+void sock_gate_close(void *context, void *zap)
+{
+    if (!zap)
+        return;
+    swap_gate(context, NULL);
+    zmq_close(zap);
+}
+
 enum status sock_bind(struct sock *s, const char *endpoint, const struct keys *keys, const char *domain, struct err *e)
 {
     TRY(refuse_bare(endpoint, keys, e));
+    if (keys && *domain && !swap_gate(s->context, s->context))
+        return err_set(e, ST_ENV, "'%s' cannot be listened at: nobody is there to say which keys may come in", endpoint);
     tune(s, endpoint);
     if (keys) {
         set(s, ZMQ_CURVE_SERVER, 1);

@@ -3,7 +3,7 @@
 
    Without keys a socket is plain, which is for ipc, where the file's mode says who may. With keys it is CURVE: a DEALER shows its own pair and
    speaks only with the daemon whose key it has pinned; a ROUTER asks the context's ZAP handler (daemon/auth.h) about everyone, in the domain of
-   the endpoint, and where there is no handler nobody gets in. */
+   the endpoint, and does not listen where there is no handler. */
 #ifndef EBB_WIRE_SOCK_H
 #define EBB_WIRE_SOCK_H
 
@@ -25,6 +25,11 @@ struct sock_peer {
 };
 
 struct sock;
+
+/* The context's ZAP handler (RFC 27), a REP socket: it must be answered for as long as sockets with keys are bound; close it behind them or when
+   nothing is read any more. */
+MUST_USE enum status sock_gate_open(void *context, void **zap, struct err *e);
+void sock_gate_close(void *context, void *zap);
 
 /* ZAP domains: a node's key opens the one, a client's key the other. */
 #define SOCK_NODES "nodes"
