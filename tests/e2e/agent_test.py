@@ -5,7 +5,9 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import json
+import random
 import signal
+import socket
 import struct
 import subprocess
 import threading
@@ -94,8 +96,9 @@ class Agent:
         self.file = os.path.join(self.dir, "agent.yaml")
         self.log = os.path.join(self.dir, "agent.log")
         self.configure(yaml)
-        self.args = [AGENT, "--config", self.file, "--connect", endpoint or f"ipc://{pool.runtime}/workers", "--host", host, "--dir",
-                     os.path.join(self.dir, "state"), *(["--proc", self.node.dir] if self.node else []), *more]
+        if endpoint is None:
+            endpoint = f"ipc://{pool.runtime}/workers"
+        self.args = [AGENT, "--config", self.file, *(["--connect", endpoint] if endpoint else []), "--host", host, "--dir", os.path.join(self.dir, "state"), *(["--proc", self.node.dir] if self.node else []), *more]
         self.start(pool)
 
     def start(self, pool):
@@ -539,6 +542,67 @@ def test_nodes_come_while_a_job_waits(dir):
         print(f"   first records committed {took:.2f} s after the agent's start")
         pool.wait_state(job, "done", 60)
         t.wait_for(lambda: not agent.guests(), 60) # idle ones leave
+    finally:
+        if agent:
+            agent.stop()
+        pool.stop()
+
+
+def free_ports():
+    """Three in a row that nobody listens at."""
+    while True:
+        port, held = random.randint(20000, 32000), []
+        try:
+            for p in range(port, port + 3):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", p))
+            return port
+        except OSError:
+            pass
+        finally:
+            for s in held:
+                s.close()
+
+
+def test_invited_by_tcp(dir):
+    """By invitation, over tcp; a key that is revoked ends it; another invitation, and it goes on."""
+    inp = slow_input(dir, 1500)
+    base, out = os.path.join(dir, "base"), os.path.join(dir, "out")
+    t.ebb_run(t.tiny_model(), inp, base, env=HOOK)
+    config, state = os.path.join(dir, "ebbd.yaml"), os.path.join(dir, "state")
+    with open(config, "w") as f:
+        f.write(f"listen: tcp://127.0.0.1:{free_ports()}\nroots: [{dir}, {t.BUILD}]\nworker_timeout: 5s\n")
+    rc, _, err = t.run([t.EBB, "keygen", "--state", state])
+    assert rc == 0, err
+    pool = t.Pool(dir, "--config", config, env=HOOK, workers=0)
+    agent = None
+
+    def join(*more):
+        rc, line, err = t.run([t.EBB, "invite", "--socket", f"ipc://{pool.runtime}/clients", "--node", "--name", "box"])
+        assert rc == 0, err
+        words = line.split()
+        assert words[:2] == ["ebb-agent", "join"], line
+        rc, o, err = t.run([AGENT, *words[1:], "--dir", os.path.join(dir, "desk1", "state"), *more])
+        assert rc == 0, err
+
+    try:
+        job = submit(pool, dir, inp, out)
+        os.makedirs(os.path.join(dir, "desk1"))
+        join()
+        agent = Agent(dir, pool, endpoint="")
+        started(pool, job)
+        rc, _, err = t.run([t.EBB, "keys", "revoke", "box", "--socket", f"ipc://{pool.runtime}/clients"])
+        assert rc == 0, err
+        agent.says("does not let this node's key in: invite it there with 'ebb invite --node'")
+        t.wait_for(lambda: not agent.guests(), 60)
+        done = pool.job(job)["records_done"]
+        agent.stop()
+        join("--force")
+        agent.start(pool)
+        started(pool, job, done)
+        pool.wait_state(job, "done", 120)
+        t.same_output(base, out)
+        no_blame(pool, job)
     finally:
         if agent:
             agent.stop()
