@@ -62,7 +62,7 @@ class Screen:
 
     def wait(self, what, seconds=30):
         """Reads until what(lines) is true; the lines."""
-        end = time.monotonic() + seconds * SLOW
+        end = time.monotonic() + max(seconds * SLOW, PATIENCE)
         lines = []
         while time.monotonic() < end:
             alive = self.read()
@@ -74,7 +74,7 @@ class Screen:
 
     def leave(self, keys="q", code=0):
         self.type(keys)
-        end = time.monotonic() + 30 * SLOW
+        end = time.monotonic() + PATIENCE
         while self.process.poll() is None and time.monotonic() < end:
             self.read()
         self.read(0.5)

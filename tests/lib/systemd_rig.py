@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from ebbtest import SLOW, Skip, wait_for
+from ebbtest import PATIENCE, Skip, wait_for
 
 # what the machine's own packages would start inside, beside what a test is about
 MASKED = ("systemd-networkd", "systemd-resolved", "systemd-timesyncd", "systemd-logind", "systemd-udevd", "systemd-journald-audit.socket", "slurmctld", "slurmd",
@@ -82,7 +82,7 @@ class Rig:
 
     def chroot(self, *args, env=None, want=0, timeout=120):
         """Runs a program in the root before, or without, a systemd. (rc, stdout, stderr)"""
-        p = _run("chroot", self.root, *args, timeout=timeout * SLOW,
+        p = _run("chroot", self.root, *args, timeout=max(timeout, PATIENCE),
                  env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(env or {})})
         if want is not None and p.returncode != want:
             raise AssertionError(f"{' '.join(args)} ended with {p.returncode}, not {want}\n{p.stdout}{p.stderr}")
@@ -96,7 +96,7 @@ class Rig:
                  "--console=pipe", "--boot", "systemd.unit=basic.target", "systemd.journald.forward_to_console=0"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID")})
-        end = time.monotonic() + 60 * SLOW
+        end = time.monotonic() + PATIENCE
         self.pid = 0
         while True:
             if self.nspawn.poll() is not None:
@@ -138,7 +138,7 @@ class Rig:
         """Runs a program inside, as root or as `user`. (rc, stdout, stderr)"""
         if user:
             args = ("runuser", "-u", user, "--", *args)
-        p = _run("nsenter", "-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", *args, timeout=timeout * SLOW,
+        p = _run("nsenter", "-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", *args, timeout=max(timeout, PATIENCE),
                  env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"})
         if want is not None and p.returncode != want:
             raise AssertionError(f"{' '.join(args)} ended with {p.returncode}, not {want}\n{p.stdout}{p.stderr}\n{self.journal()[-6000:]}")
