@@ -17,7 +17,7 @@ static void row(struct table *t, const json_t *w)
         units_rate(rate, number_of(w, "records_per_s", 0));
     snprintf(since, sizeof since, "%d:%02d", (int)(s / 3600), (int)(s / 60) % 60);
     const char *name = text_of(w, "name"), *model = text_of(w, "model"), *lease = text_of(w, "lease");
-    table_row(t, (const char *[]){*name ? name : text_of(w, "worker"), text_of(w, "host"), text_of(w, "state"), *model ? model : "-", job, rate, since,
+    table_row(t, (const char *[]){*name ? name : text_of(w, "worker"), *text_of(w, "host") ? text_of(w, "host") : "-", text_of(w, "state"), *model ? model : "-", job, rate, since,
                                   *lease ? lease : "-"});
 }
 

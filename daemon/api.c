@@ -417,7 +417,7 @@ static void add_starting(void *arg, uint64_t number, const char *name, uint64_t 
     const char *slash = strrchr(name, '/');
     snprintf(digits, sizeof digits, "%016" PRIx64, number);
     json_t *o = json_pack("{s:s, s:s, s:s%, s:I, s:s, s:s, s:I, s:f, s:f, s:s, s:I, s:I, s:f}", "worker", digits, "name", name, "host", name,
-                          slash ? (size_t)(slash - name) : strlen(name), "pid", (json_int_t)pid, "state", "starting", "model", "", "job",
+                          slash ? (size_t)(slash - name) : 0, "pid", (json_int_t)pid, "state", "starting", "model", "", "job",
                           (json_int_t)0, "records_per_s", 0.0, "since_s", (double)(clock_ms() - since_ms) / 1000, "lease", "", "lanes", (json_int_t)0,
                           "rss_bytes", (json_int_t)0, "beat_s", 0.0);
     if (o)

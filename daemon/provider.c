@@ -178,7 +178,7 @@ void provider_examine(const struct daemon *d, void (*say)(void *arg, const char 
         if (*trouble)
             snprintf(text, sizeof text, "%s", trouble);
         else
-            snprintf(text, sizeof text, "%s workers, at most %" PRIu32 ": %" PRIu32 " are wanted, %zu on their way", now.preemptible ? "preemptible" : "guaranteed",
+            snprintf(text, sizeof text, "%s workers, at most %" PRIu32 ": %" PRIu32 " wanted, %zu on the way", now.preemptible ? "preemptible" : "guaranteed",
                      now.limit, d->wanted[all[i]->id], all[i]->starting ? all[i]->starting(d, NULL, NULL) : 0);
         say(arg, provider_id_word(all[i]->id), !*trouble || (all[i]->queues && all[i]->queues(d)), text);
     }

@@ -171,7 +171,8 @@ int slurm_take(struct slurm *s, const char *text)
         running += slurm_meaning(j->state) == SLURM_RUNS;
         if (slurm_meaning(j->state) == SLURM_WAITS || slurm_meaning(j->state) == SLURM_STANDS) {
             waiting++;
-            snprintf(s->waits, sizeof s->waits, "%s", j->reason);
+            if (strcmp(j->reason, "None") != 0) /* not looked at yet */
+                snprintf(s->waits, sizeof s->waits, "%s", j->reason);
         }
     }
     if (waiting && !running) {

@@ -378,6 +378,8 @@ static void jobs_that_go(void **state)
     /* all wait: people are told why */
     assert_int_equal(slurm_take(&s, "3|PENDING|0|0||Resources\n4|PENDING|0|0||Resources\n"), 0);
     assert_string_equal(s.waits, "2 jobs wait in its queue (Resources)");
+    assert_int_equal(slurm_take(&s, "3|PENDING|0|0||None\n4|PENDING|0|0||None\n"), 0);
+    assert_string_equal(s.waits, "2 jobs wait in its queue");
     /* it cannot be launched and would be held for ever */
     assert_int_equal(slurm_take(&s, "3|PENDING|0|0||launch failed requeued held\n4|PENDING|0|0||Resources\n"), 0);
     assert_int_equal(slurm_find(&s, "3")->cancel, CANCEL_END);
