@@ -164,6 +164,7 @@ struct sched {
 
     struct heap timers;             /* workers */
     struct heap backoffs;           /* nodes */
+    uint64_t recovered_ms;          /* when the store had been read */
     uint64_t adopt_until_ms;        /* 0: over */
     uint64_t no_expiry_before_ms, no_hang_before_ms;
     uint64_t wake_ms;               /* asked for; 0: none */
@@ -177,7 +178,7 @@ struct sched {
     struct provider_state {
         int known, preemptible, told;
         uint32_t limit, wanted, alive; /* told: it was asked for `wanted` */
-        uint32_t heard;                /* of those alive: lately; the others may be gone, and nobody has noticed yet */
+        uint32_t heard, fit;           /* of those alive: lately (others may be gone, and nobody has noticed yet); that can run some job */
         uint64_t idle_ms, over_ms;     /* since when more live than its limit; 0: they do not */
         uint64_t short_ms;             /* since when fewer live than are wanted; 0: they do not */
         double lived_ms, losses;       /* of its workers, the last hour or so: what is older fades */

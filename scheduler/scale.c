@@ -3,12 +3,14 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "scheduler/share.h"
 #include "scheduler/worker.h"
 
 #define PERIOD_MS 1000
 #define MEMORY_MS 3600000.0      /* for losses */
 #define PATIENCE_MS 120000       /* with a provider that does not give what it said */
 #define SHRINK_MS 10000
+#define SETTLE_MS 3000           /* after a restart: for workers to come back and show how fast they are */
 #define OVER_LIMIT_MS 30000      /* a limit often falls a moment before the worker is gone for which it fell */
 
 void job_rate(const struct sched *s, const struct job *j, double *records_per_s, double *bytes_per_s)
@@ -34,6 +36,15 @@ static uint32_t is_heard(const struct sched *s, const struct worker *w)
     return s->now_ms - w->beat_ms <= 5 * s->config.beat_ms;
 }
 
+/* Can it run any of the jobs? One with too little memory, or other numerics, is none the fewer that are needed. */
+static int can_help(const struct sched *s, const struct worker *w)
+{
+    for (const struct job *j = s->running; j; j = j->next_running)
+        if (share_fits(s, w, j))
+            return 1;
+    return !s->running;
+}
+
 /* Who can take part: its word counts as long as nothing speaks against it. And how fast each job's workers are; what was measured last stays when
    there is none any more. */
 static void look_around(struct sched *s)
@@ -45,7 +56,7 @@ static void look_around(struct sched *s)
         double keep = passed < MEMORY_MS ? 1 - (double)passed / MEMORY_MS : 0;
         p->lived_ms = p->lived_ms * keep + (double)passed * p->alive;
         p->losses *= keep;
-        p->alive = p->heard = 0;
+        p->alive = p->heard = p->fit = 0;
     }
     for (struct job *j = s->running; j; j = j->next_running) {
         j->rate_sum = 0;
@@ -58,6 +69,7 @@ static void look_around(struct sched *s)
         struct provider_state *p = &s->providers[s->providers[w->provider].known ? w->provider : PROVIDER_NONE];
         p->alive++;
         p->heard += is_heard(s, w);
+        p->fit += w->leases || can_help(s, w);
         for (const struct lease *l = w->leases; l && w->bytes_per_s > 0; l = l->worker_next)
             if (l->job->row.id == w->rate_job) {
                 l->job->rate_sum += w->bytes_per_s;
@@ -80,12 +92,12 @@ void scale_loss(struct sched *s, const struct worker *w)
    come and a little more; the rest of its limit is asked for when nobody else can give it. */
 static void look_into_providers(struct sched *s, struct scale_room *room)
 {
-    *room = (struct scale_room){.sure[PROVIDER_NONE] = s->providers[PROVIDER_NONE].alive};
+    *room = (struct scale_room){.sure[PROVIDER_NONE] = s->providers[PROVIDER_NONE].fit};
     for (size_t i = 1; i < PROVIDERS; i++) {
         struct provider_state *p = &s->providers[i];
         if (!p->known)
             continue;
-        if (p->alive >= p->wanted)
+        if (p->fit >= p->wanted)
             p->short_ms = 0;
         else if (!p->short_ms)
             p->short_ms = s->now_ms;
@@ -93,7 +105,7 @@ static void look_into_providers(struct sched *s, struct scale_room *room)
             p->limit = p->alive;
         uint32_t sure = p->limit;
         if (p->short_ms && s->now_ms - p->short_ms >= PATIENCE_MS) {
-            sure = p->alive + (p->alive < 8 ? 1 : p->alive / 8);
+            sure = p->fit + (p->fit < 8 ? 1 : p->fit / 8);
             sure = sure < p->limit ? sure : p->limit;
         }
         room->sure[i] = sure;
@@ -143,6 +155,7 @@ static int let_go(struct sched *s, struct worker *w)
     }
     s->providers[w->provider].alive--;
     s->providers[w->provider].heard -= is_heard(s, w);
+    s->providers[w->provider].fit -= w->leases || can_help(s, w);
     worker_let_go(s, w);
     return 1;
 }
@@ -213,6 +226,11 @@ void scale_update(struct sched *s)
 {
     if (!s->scale_dirty || (MUTANT(27) && !s->running) || (s->now_ms < s->scale_ms && !s->running == !s->wanted))
         return;
+    uint64_t settled_ms = s->recovered_ms + SETTLE_MS;
+    if (s->adopt_until_ms && s->now_ms < settled_ms && !s->wanted) {
+        s->scale_ms = settled_ms;
+        return;
+    }
     size_t running = 0;
     for (const struct job *j = s->running; j; j = j->next_running)
         running++;
@@ -250,7 +268,7 @@ void scale_update(struct sched *s)
             continue;
         p->told = 1;
         p->wanted = to;
-        if (!p->short_ms && p->alive < to)
+        if (!p->short_ms && p->fit < to)
             p->short_ms = s->now_ms;
         struct sched_action *a = core_message(s, SCHED_DO_WANT_WORKERS, 0, 0, 0);
         a->u.want.provider = (uint32_t)i;

@@ -78,6 +78,7 @@ static enum status on_recovered(struct sched *s, struct err *e)
     if (core_room(s, 3 * s->job_count, s->job_count + 2, 0, 0))
         return err_nomem(e, "the restart");
     s->phase = WORKING;
+    s->recovered_ms = s->now_ms;
     s->adopt_until_ms = s->ghosts ? s->now_ms + s->config.adoption_ms : 0;
     s->no_expiry_before_ms = s->now_ms + s->config.worker_timeout_ms;
     s->scale_dirty = 1;

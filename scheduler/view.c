@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/units.h"
 #include "scheduler/blame.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
@@ -26,6 +27,21 @@ int sched_leased(const struct sched *s, uint64_t job, uint64_t worker, uint64_t 
 }
 
 #define SAY(...) snprintf(out, size, __VA_ARGS__)
+
+static void nobody_came(const struct sched *s, char *out, size_t size)
+{
+    char since[UNITS_MAX];
+    const char *sep = ":";
+    int n = SAY("no worker has joined yet");
+    for (size_t i = 1; i < PROVIDERS && n > 0 && (size_t)n < size; i++) {
+        const struct provider_state *p = &s->providers[i];
+        if (!p->known || !p->wanted || !p->short_ms || s->now_ms - p->short_ms < 5000)
+            continue;
+        n += snprintf(out + n, size - (size_t)n, "%s %u of %s have been wanted for %s", sep, p->wanted, provider_id_word((uint32_t)i),
+                      units_duration(since, (double)(s->now_ms - p->short_ms) / 1000));
+        sep = ",";
+    }
+}
 
 /* Why a running job has no lease. */
 static void why_no_lease(const struct sched *s, const struct job *j, char *out, size_t size)
@@ -57,7 +73,7 @@ static void why_no_lease(const struct sched *s, const struct job *j, char *out, 
     if (!here && s->ghosts)
         SAY("its workers have not come back yet after the restart");
     else if (!here)
-        SAY("no worker has joined yet");
+        nobody_came(s, out, size);
     else if (fit && j->backing_off && j->backing_off == j->ready_nodes)
         SAY("what is left failed for a passing reason and is tried again in %" PRIu64 " s",
             (s->backoffs.entries[0].key - s->now_ms) / 1000 + 1);

@@ -122,6 +122,8 @@ int daemon_step(struct sim *m, struct sched_event *ev)
     }
     for (size_t i = 0; i < m->update.count; i++)
         check_answers(m, &m->update.actions[i]);
+    if (m->elastic && (ev->kind == SCHED_JOB_SUBMITTED || ev->kind == SCHED_JOB_CONTROL))
+        providers_note(m);
     sched_check(m->sched);
     image_compare(m, &m->now, m->sched);
     struct pending *p = xmalloc(sizeof *p);

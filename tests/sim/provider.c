@@ -119,14 +119,10 @@ static struct left left_of(const struct sim *m, size_t k)
     return x;
 }
 
-/* Never more than there is work for, nor more than a job may have; and not fewer than would obviously help. */
-static void check_wanted(struct sim *m)
+/* How many could have something to do, and how many certainly would. */
+static void worth_now(const struct sim *m, uint64_t *could_all, uint64_t *would_all)
 {
-    uint64_t sum = 0, most = 0, least = 0, limits = 0;
-    for (size_t i = 0; i < m->provider_count; i++) {
-        sum += m->wanted[m->providers[i].id];
-        limits += m->providers[i].limit;
-    }
+    uint64_t most = 0, least = 0;
     for (size_t k = 0; k < m->data_count; k++) {
         const struct image_job *j = &m->now.jobs[k];
         if (!j->exists || j->row.state != JOB_RUNNING || !j->span_count)
@@ -144,6 +140,28 @@ static void check_wanted(struct sim *m)
         most += could;
         least += would;
     }
+    *could_all = most;
+    *would_all = least;
+}
+
+/* A job has come, goes on, or stands still: between two turns, perhaps. */
+void providers_note(struct sim *m)
+{
+    uint64_t most, least;
+    worth_now(m, &most, &least);
+    if (most > m->most_recent)
+        m->most_recent = most;
+}
+
+/* Never more than there is work for, nor more than a job may have; and not fewer than would obviously help. */
+static void check_wanted(struct sim *m)
+{
+    uint64_t sum = 0, most = 0, least = 0, limits = 0;
+    for (size_t i = 0; i < m->provider_count; i++) {
+        sum += m->wanted[m->providers[i].id];
+        limits += m->providers[i].limit;
+    }
+    worth_now(m, &most, &least);
     if (most > m->most_recent)
         m->most_recent = most;
     if (m->now_ms - m->most_ms > HOLD_MS) { /* the largest of the last one or two times HOLD_MS */

@@ -164,6 +164,7 @@ struct sim_provider {
 void providers_make(struct sim *m);
 void providers_tell(struct sim *m);   /* a new core */
 void providers_turn(struct sim *m);
+void providers_note(struct sim *m);   /* what is to be done has changed */
 void providers_check_drain(struct sim *m, uint64_t worker);
 int providers_empty(const struct sim *m);
 struct sim_provider *provider_of_slot(struct sim *m, size_t slot); /* NULL: comes by itself */

@@ -263,6 +263,67 @@ static void test_loading_takes_time(void **state)
     assert_in_range(wanted(r, PROVIDER_LOCAL), 40, 52);
 }
 
+/* Those that cannot run the job are none the fewer that are needed: others are asked. */
+static void test_workers_that_are_too_small(void **state)
+{
+    struct rig *r = *state;
+    provider(r, PROVIDER_LOCAL, 0, 0);
+    provider(r, PROVIDER_AGENT, 8, 1);
+    provider(r, PROVIDER_SLURM, 8, 1);
+    r->params.model_bytes = UINT64_C(8) << 30;
+    r->params.max_workers = 8;
+    rig_submit(r, 1, 1024 * MIB);
+    assert_string_equal(rig_job(r, 1).waits_for, "no worker has joined yet");
+    pass(r, 42000);
+    assert_string_equal(rig_job(r, 1).waits_for, "no worker has joined yet: 8 of agent have been wanted for 42 s");
+    r->memory = UINT64_C(4) << 30;
+    join(r, PROVIDER_AGENT, 1, 8);
+    pass(r, 70000);
+    assert_int_equal(wanted(r, PROVIDER_SLURM), 0);
+    pass(r, 30000);
+    assert_int_equal(wanted(r, PROVIDER_SLURM), 7);
+    r->memory = UINT64_C(16) << 30;
+    join(r, PROVIDER_SLURM, 11, 7);
+    assert_int_equal(rig_job(r, 1).workers, 7);
+}
+
+/* A new daemon does not know how fast its workers are before they have come back. */
+static void test_a_restart_is_no_reason_for_more(void **state)
+{
+    struct rig *r = *state;
+    struct layout l;
+    uint64_t size = 4 * MIB;
+    uint8_t plain = 0;
+    assert_int_equal(layout_init(&l, 1, &size, &plain), 0);
+    sched_free(r->s);
+    rig_begin(r, 2);
+    struct job_row row = {.id = 1, .params = r->params};
+    struct sched_event ev = {.kind = SCHED_JOB_RESTORED, .job = 1};
+    ev.u.job.row = &row;
+    ev.u.job.layout = &l;
+    rig_step(r, ev);
+    struct span_row span = {.span = {0, size}, .state = SPAN_LEASED, .worker = 1, .epoch = EPOCH(1, 1)};
+    ev = (struct sched_event){.kind = SCHED_SPAN_RESTORED, .job = 1};
+    ev.u.span = &span;
+    rig_step(r, ev);
+    rig_step(r, (struct sched_event){.kind = SCHED_RECOVERED});
+    provider(r, PROVIDER_LOCAL, 1000, 0);
+    assert_int_equal(rig_count(r, SCHED_DO_WANT_WORKERS), 0);
+    struct sched_held held = {1, EPOCH(1, 1), 0};
+    r->provider = PROVIDER_LOCAL;
+    rig_join_with(r, 1, 1, &held, 1);
+    uint32_t most = 0;
+    for (int i = 1; i < 8; i++) {
+        r->now += 1000;
+        struct sched_progress p = {EPOCH(1, 1), (uint64_t)i * 512 * KIB, (uint64_t)i * 100, (uint64_t)i * 512 * KIB};
+        rig_beat(r, 1, &p, 1);
+        rig_tick(r, 0);
+        most = wanted(r, PROVIDER_LOCAL) > most ? wanted(r, PROVIDER_LOCAL) : most;
+    }
+    assert_in_range(most, 8, 20); /* at 512 KiB/s these are 8 s of work, and not 64 pieces of 64 KiB */
+    layout_release(&l);
+}
+
 /* A job of 600 MiB, at 64 KiB/s a worker: 9,600 s of work. */
 static void submit_until(struct rig *r, uint64_t job, uint64_t size, int64_t seconds)
 {
@@ -432,6 +493,8 @@ int main(void)
         RIG_TEST(test_idle_ones_stay_where_that_is_said),
         RIG_TEST(test_a_limit_that_falls),
         RIG_TEST(test_loading_takes_time),
+        RIG_TEST(test_workers_that_are_too_small),
+        RIG_TEST(test_a_restart_is_no_reason_for_more),
         RIG_TEST(test_a_deadline_takes_what_it_takes),
         RIG_TEST(test_a_deadline_that_cannot_be_met_is_said),
         RIG_TEST(test_losses_pull_in_guaranteed_ones),
