@@ -19,6 +19,8 @@
 #define WANT_AGAIN_MS 5000     /* it is told now and then, should a message have been lost; that is how it knows, too, that we live */
 #define KILL_MS 5000           /* for an agent to say that a hung worker is dead */
 #define STALL_MS 3000          /* we were not run ourselves: silence meanwhile is no evidence */
+#define DEAF_MS 20000          /* it was told to start workers, and none has come */
+#define DEAF_PAUSE_MS 60000
 #define GREET_MS 60000         /* a worker that has not said hello by then never will */
 
 /* Finding -------------------------------------------------------------------------------------------------------------------------- */
@@ -56,19 +58,35 @@ static int arrived(const struct daemon *d, const struct guest *g)
     return w && w->joined;
 }
 
+/* It works, or can be expected to. One that is silent for long (frozen, or gone with its node) is lost to the core, which wants another in its place. */
+static int counts(const struct daemon *d, const struct agent *x, const struct guest *g)
+{
+    const struct worker *w = d->link ? link_worker(d->link, g->number) : NULL;
+    if (g->leaving)
+        return 0;
+    return w && w->joined ? clock_ms() - w->seen_ms <= d->config->worker_timeout : !x->silent;
+}
+
 /* Those that are there and stay. */
 static uint32_t staying(const struct daemon *d, const struct agent *x, int which_arrived)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < x->count; i++)
-        n += !x->guests[i].leaving && arrived(d, &x->guests[i]) == which_arrived;
+        n += counts(d, x, &x->guests[i]) && arrived(d, &x->guests[i]) == which_arrived;
     return n;
+}
+
+/* An agent that promises workers and starts none does not keep others from getting the work. */
+static int deaf(const struct agent *x)
+{
+    uint64_t now_ms = clock_ms();
+    return x->short_ms && now_ms - x->short_ms > DEAF_MS;
 }
 
 static uint32_t spare(const struct agents *a, const struct agent *x)
 {
     uint32_t has = (uint32_t)x->count; /* one that leaves still has its share of the node */
-    return x->free && !x->silent && !a->stay && x->room > has ? x->room - has : 0;
+    return x->free && !x->silent && !a->stay && !deaf(x) && x->room > has ? x->room - has : 0;
 }
 
 /* Wishes --------------------------------------------------------------------------------------------------------------------------- */
@@ -142,8 +160,16 @@ static void spread(struct agents *a)
         }
     }
     i = 0;
-    for (struct agent *x; (x = map_next(&a->by_peer, &i));)
+    for (struct agent *x; (x = map_next(&a->by_peer, &i));) {
+        int short_of = x->wants > staying(d, x, 0) + staying(d, x, 1);
+        if (!short_of && !deaf(x))
+            x->short_ms = 0;
+        else if (short_of && !x->short_ms)
+            x->short_ms = now_ms;
+        else if (deaf(x) && now_ms - x->short_ms > DEAF_MS + DEAF_PAUSE_MS)
+            x->short_ms = 0; /* tried again */
         agents_tell_want(a, x, now_ms);
+    }
 }
 
 void agents_news(struct agents *a)
@@ -201,7 +227,7 @@ static void terms(const struct daemon *d, struct provider_terms *out)
     size_t i = 0;
     *out = (struct provider_terms){.preemptible = 1, .idle_ms = d->config->idle_ms};
     for (const struct agent *x; (x = map_next(&a->by_peer, &i));)
-        out->limit += (uint32_t)x->count + spare(a, x);
+        out->limit += (x->silent ? staying(d, x, 1) : (uint32_t)x->count) + spare(a, x);
 }
 
 static void want(struct daemon *d, uint32_t workers)

@@ -25,6 +25,7 @@ struct agent {
     uint32_t cores, pid, room, told, wants; /* workers: that it was told, that it is to have */
     uint64_t memory_bytes, available_bytes, told_ms;
     double load_of_others;
+    uint64_t short_ms;         /* since when it has fewer workers than it was told; 0: it has not */
     int free, silent, stated;
     struct guest *guests;
     size_t count, cap;

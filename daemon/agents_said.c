@@ -105,6 +105,7 @@ static void on_state(struct agents *a, struct agent *x, const Ebb__AgentState *m
                 loop_fatal(a->d, &e);
             }
             g = &x->guests[x->count++];
+            x->short_ms = 0;
             *g = (struct guest){.number = m->guests[i]->worker, .pid = m->guests[i]->pid, .seen_ms = now_ms};
             take_text(g->name, sizeof g->name, m->guests[i]->name);
             changed = 1;

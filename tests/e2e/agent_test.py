@@ -6,6 +6,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import json
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -89,7 +90,7 @@ class Load(threading.Thread):
 
 
 class Agent:
-    def __init__(self, dir, pool, host="desk1", yaml=YAML, node=None, endpoint=None, more=()):
+    def __init__(self, dir, pool, host="desk1", yaml=YAML, node=None, endpoint=None, program=AGENT):
         self.dir = os.path.join(dir, host)
         os.makedirs(self.dir, exist_ok=True)
         self.node = Node(os.path.join(self.dir, "proc")) if node is None else node
@@ -98,7 +99,7 @@ class Agent:
         self.configure(yaml)
         if endpoint is None:
             endpoint = f"ipc://{pool.runtime}/workers"
-        self.args = [AGENT, "--config", self.file, *(["--connect", endpoint] if endpoint else []), "--host", host, "--dir", os.path.join(self.dir, "state"), *(["--proc", self.node.dir] if self.node else []), *more]
+        self.args = [program, "--config", self.file, *(["--connect", endpoint] if endpoint else []), "--host", host, "--dir", os.path.join(self.dir, "state"), *(["--proc", self.node.dir] if self.node else [])]
         self.start(pool)
 
     def start(self, pool):
@@ -414,6 +415,62 @@ def test_killed_daemon_finds_its_nodes_again(dir):
         t.same_output(base, out)
     finally:
         agent.stop()
+        pool.stop()
+
+
+def test_node_vanishes(dir):
+    """Agent and workers gone at once, and nobody says so: another node gets the work."""
+    inp = slow_input(dir, 1500)
+    base, out = os.path.join(dir, "base"), os.path.join(dir, "out")
+    t.ebb_run(t.tiny_model(), inp, base, env=HOOK)
+    config = os.path.join(dir, "ebbd.yaml")
+    with open(config, "w") as f:
+        f.write("worker_timeout: 2s\n")
+    pool = t.Pool(dir, "--config", config, env=HOOK, workers=0)
+    agents = [Agent(dir, pool, host) for host in ("desk1", "desk2")]
+    try:
+        t.wait_for(lambda: len([n for n in rows(pool, "nodes") if n["state"] == "free"]) == 2, 30)
+        path = os.path.join(dir, "job.yaml")
+        with open(path, "w") as f:
+            f.write(f"model: {t.tiny_model()}\ninput: {{ glob: {inp}, field: text }}\noutput: {{ path: {out} }}\nworkers: {{ max: 1 }}\ntuning: {{ commit: 0.3s }}\n")
+        job = int(json.loads(pool.ebb("submit", path, "--json")[1].splitlines()[0])["job"])
+        started(pool, job)
+        victim = next(a for a in agents if a.guests())
+        victim.process.kill()
+        victim.process.wait()
+        other = next(a for a in agents if a is not victim)
+        t.wait_for(lambda: other.guests(), 30)
+        pool.wait_state(job, "done", 120)
+        t.same_output(base, out)
+        no_blame(pool, job)
+    finally:
+        for a in agents:
+            a.stop()
+        pool.stop()
+
+
+def test_workers_that_cannot_start(dir):
+    """The node says so, its tries become rarer, and another one gets the work."""
+    inp = slow_input(dir, 300)
+    pool = t.Pool(dir, env=HOOK, workers=0)
+    folder = os.path.join(dir, "bin")
+    os.makedirs(folder)
+    shutil.copy(AGENT, folder)
+    with open(os.path.join(folder, "ebb-worker"), "w", opener=lambda p, flags: os.open(p, flags, 0o755)) as f:
+        f.write("#!/bin/sh\necho 'error: no luck today' >&2\nexit 1\n")
+    bad = Agent(dir, pool, "desk1", program=os.path.join(folder, "ebb-agent"))
+    good = None
+    try:
+        job = submit(pool, dir, inp, os.path.join(dir, "out"))
+        bad.says("workers end as soon as they start: exit 1: error: no luck today; the next one in ")
+        t.wait_for(lambda: "desk1: workers end as soon as they start: exit 1: error: no luck today" in json.loads(pool.ebb("why", str(job), "--json")[1])["text"], 60)
+        good = Agent(dir, pool, "desk2")
+        pool.wait_state(job, "done", 120)
+        assert bad.text().count(": started as ") < 12, bad.text()
+    finally:
+        bad.stop()
+        if good:
+            good.stop()
         pool.stop()
 
 

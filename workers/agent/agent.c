@@ -217,7 +217,12 @@ static void turn(struct agent *a)
         if (again_ms > now_ms && again_ms < a->look_ms)
             a->look_ms = again_ms;
     }
-    talk_state(a->talk, &a->decision, &a->readings, a->guests, now_ms);
+    struct decision told = a->decision;
+    if (now_ms < guests_not_before(a->guests) && told.room > guests_count(a->guests)) { /* others can do better just now */
+        told.room = (uint32_t)guests_count(a->guests);
+        snprintf(told.reason, sizeof told.reason, "%.230s", guests_trouble(a->guests));
+    }
+    talk_state(a->talk, &told, &a->readings, a->guests, now_ms);
     tell_systemd(a, now_ms);
 }
 

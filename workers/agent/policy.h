@@ -101,7 +101,7 @@ struct decision {
     uint32_t room;            /* guests that may run; 0 unless FREE or THAW */
     int waiting;              /* away although all is calm: so that calm lasts */
     uint64_t wait_ms;         /* for so long yet */
-    char reason[160];         /* "owner at the keyboard (anna, tty2)"; "" when free */
+    char reason[240];         /* "owner at the keyboard (anna, tty2)"; "" when free */
 };
 
 struct policy_state {         /* zeroed before the first decision */
@@ -116,7 +116,7 @@ struct policy_state {         /* zeroed before the first decision */
     double load_slow;         /* of others, smoothed, for the room */
     uint32_t room;
     uint64_t less_ms, more_ms; /* since when there is less, or more, room than that; POLICY_NEVER */
-    char reason[160];
+    char reason[240];
 };
 
 void policy_decide(const struct policy *p, struct policy_state *s, const struct readings *r, struct decision *out);

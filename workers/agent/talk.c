@@ -191,9 +191,8 @@ void talk_state(struct talk *t, const struct decision *d, const struct readings 
         m.n_guests++;
     }
     if (t->state_ms == 0 || key != t->state_key || now_ms - t->state_ms >= STATE_MS) {
-        const char *reason = d->mode == MODE_FREE && *guests_trouble(g) ? guests_trouble(g) : d->reason;
         m.state = (char *)(uintptr_t)policy_mode_word(d->mode);
-        m.reason = (char *)(uintptr_t)reason;
+        m.reason = (char *)(uintptr_t)d->reason;
         m.room = d->room;
         m.guests = at;
         m.load_of_others = (float)r->load_of_others;
