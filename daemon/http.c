@@ -2,7 +2,7 @@
    text, with what the system says of the process behind it, and the connection is closed.
 
    What can go wrong comes from outside: headers that never end (a connection has 8 KiB), bytes that drip in one a second, connections that say
-   nothing (each has 10 seconds in all), thousands of them (64 at once; the oldest give way). If the loop stands still its text is old: /metrics says so with
+   nothing (each has 5 seconds in all), thousands of them (64 at once; the oldest give way). If the loop stands still its text is old: /metrics says so with
    503 instead of passing old figures off as new ones, and so does /healthz. */
 #include "daemon/http.h"
 

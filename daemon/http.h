@@ -6,9 +6,9 @@
 #include "daemon/loop.h"
 
 #define HTTP_CONNECTIONS 64      /* at once; beyond three quarters of them the oldest goes */
-#define HTTP_REQUEST_MS 10000    /* from connecting to the answer's end: no one may hang on for longer */
+#define HTTP_REQUEST_MS 5000     /* from connecting to the answer's end: no one may hang on for longer */
 #define HTTP_MEMORY_BYTES 8192   /* of a connection: request line and headers must fit */
-#define HTTP_LOOP_STILL_MS 15000 /* the loop has not come round for so long: it is not healthy */
+#define HTTP_LOOP_STILL_MS 10000 /* the loop has not come round for so long: it is not healthy */
 
 struct http;
 

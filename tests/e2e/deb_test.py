@@ -28,7 +28,9 @@ def make_debs():
             raise Skip(f"there is no {program}")
     if not os.path.exists(os.path.join(DEBS, "made")):
         cc, opt = compiler()
-        env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        env = {k: v for k, v in os.environ.items() if k not in ("MFLAGS", "MAKELEVEL")}
+        # knobs of the make that runs us hold here, too; its jobs are not ours
+        env["MAKEFLAGS"] = " ".join(w for w in env.get("MAKEFLAGS", "").split() if not w.startswith(("-j", "--jobserver")))
         r = subprocess.run(["make", "--no-print-directory", "-C", TOP, f"B={os.environ.get('BUILD') or 'build'}", f"CC={cc}", f"OPT={opt}", "deb"],
                            env={**env, "DEB_BUILD_OPTIONS": "noautodbgsym nocheck"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert r.returncode == 0, r.stdout.decode(errors="replace")[-4000:]
