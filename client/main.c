@@ -1,6 +1,8 @@
 /* `ebb`: finds the command, parses what follows by its table, runs it. */
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/commands.h"
 
@@ -95,7 +97,12 @@ static int dispatch(int argc, char **argv)
 int main(int argc, char **argv)
 {
     int code = dispatch(argc, argv);
-    if ((fflush(stdout) || ferror(stdout)) && errno != EPIPE && code == EXIT_DONE)
-        return fail_with(ST_ENV, "cannot write to standard output: %s", strerror(errno));
+    errno = 0;
+    if ((fflush(stdout) || ferror(stdout)) && code == EXIT_DONE) {
+        int errnum = errno; /* 0: it went wrong earlier */
+        struct pollfd p = {.fd = STDOUT_FILENO};
+        if (errnum != EPIPE && !(poll(&p, 1, 0) > 0 && p.revents & POLLERR)) /* whoever reads has had enough: no failure */
+            return fail_with(ST_ENV, "cannot write to standard output%s%s", errnum ? ": " : "", errnum ? strerror(errnum) : "");
+    }
     return code;
 }

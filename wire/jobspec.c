@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -189,6 +190,19 @@ static char *kept(enum field f, const char *text, const char *base, int director
     return path;
 }
 
+/* Paths that cannot be meant, and a relative one where there is no working folder any more. */
+static enum status refuse_path(enum field f, const char *text, const char *base, struct err *e)
+{
+    char here[4096];
+    if (f == FIELD_output && strcmp(text, "-") == 0)
+        return err_set(e, ST_USER, "results go to files, not to standard output: --output (output.path) wants a folder, or a name that ends in .jsonl or .npy");
+    if (f == FIELD_inputs && strstr(text, "://") && access(text, F_OK) != 0)
+        return err_set(e, ST_USER, "the input '%.200s' is an address, and ebb reads files: fetch it first, or pipe it into --input -", text);
+    if (!base && *text && *text != '/' && strcmp(text, "-") != 0 && !getcwd(here, sizeof here))
+        return err_errno(e, ST_ENV, errno, "'%.200s' cannot be looked for: there is no current folder any more", text);
+    return ST_OK;
+}
+
 enum status field_put_text(struct jobspec *s, enum field f, const char *text, const char *base, int directory, struct err *e)
 {
     char when[WHEN_MAX];
@@ -198,6 +212,8 @@ enum status field_put_text(struct jobspec *s, enum field f, const char *text, co
             return err_set(e, ST_USER, "--%s (%s) takes %s, not '%.80s'", field_rows[f].flag, field_rows[f].path, WHEN_WORDS, text);
         text = when_text(when, at);
     }
+    if (is_path(f))
+        TRY(refuse_path(f, text, base, e));
     char *value = kept(f, text, base, directory);
     if (!value)
         return err_nomem(e, "a job");

@@ -18,8 +18,9 @@ HITS = range(1, 13) if t.SOAK else (1, 3)
 def test_programs_that_die_at_once_are_given_up(dir):
     """A daemon that cannot live is no endless loop: after a few tries the client says so."""
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 100)
-    rc, o, e = t.run(t.run_args(t.tiny_model(), inp, os.path.join(dir, "out")), env={"EBB_FAULT": "daemon.step:3:kill"}, timeout=60)
-    assert rc == 1 and "ebbd" in e, (rc, o, e)
+    for point, words in ("daemon.send.before:1", "died 5 times before it took the job"), ("daemon.persist.after:1", "died 5 times in a row without getting on"):
+        rc, o, e = t.run(t.run_args(t.tiny_model(), inp, os.path.join(dir, "out")), env={"EBB_FAULT": point + ":kill"})
+        assert rc == 1 and words in e and "ebbd" in e, (rc, o, e)
 
 
 def until_done(args, env, first_env, tries=40):
