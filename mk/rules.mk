@@ -163,6 +163,8 @@ $(B)/bench/elastic: $(call OBJ,bench/elastic.c tests/sim/elastic.c) $(call LIBS_
 $(B)/bench/dispatch: $(call OBJ,bench/dispatch.c) $(call LIBS_OF,storage wire base) | $(B)/bin/ebbd
 	$(call LINK,$(filter %.o %.a,$^) $(LIBS_storage) $(LIBS_wire))
 ALL_LIBS := -luv -lzmq -lyaml -lsystemd -lmicrohttpd $(LIBS_engine) $(LIBS_text) $(LIBS_image) $(LIBS_storage) $(LIBS_wire)
+$(B)/bench/tools/relay_reader: $(call OBJ,bench/tools/relay_reader.c) $(call LIBS_OF,worker tensor_in image engine text storage wire base)
+	$(call LINK,$^ $(ALL_LIBS))
 $(eval $(call TEST_RULE,base,,))
 $(eval $(call TEST_RULE,wire,wire,-lzmq $(LIBS_wire)))
 $(eval $(call TEST_RULE,storage,storage,$(LIBS_storage)))

@@ -273,12 +273,22 @@ static enum status settle(struct reading *r, struct err *e)
     return ST_OK;
 }
 
+/* Small sources through the relay would each wait for the way there and back. */
+static void look_ahead(const struct reading *r)
+{
+    const struct held *h = r->h;
+    size_t at = (size_t)(r->in - h->inputs);
+    for (size_t i = at + 1; r->in->source.via && i < h->input_count && i <= at + REMOTE_AHEAD && h->inputs[i].source.base < h->limit; i++)
+        remote_soon(r->p->o.remote, h->job->id, h->inputs[i].index, &h->inputs[i].source);
+}
+
 static enum status open_source(struct reading *r, struct err *e)
 {
     struct held *h = r->h;
     uint64_t base = r->in->source.base, from = h->read_to > base ? h->read_to - base : 0;
     struct reader *reader;
     TRY(settle(r, e));
+    look_ahead(r);
     struct source s = r->in->source;
     if (s.compression == COMPRESSION_NONE && h->limit > base)
         s.until = h->limit - base + BEYOND_BYTES;

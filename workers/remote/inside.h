@@ -21,6 +21,12 @@ struct call { /* a question on its way; the asker's */
     Ebb__Envelope *answer;
 };
 
+struct ahead { /* the first bytes of a source, on their way */
+    struct call *call;
+    uint64_t job, index;
+    uint32_t length;
+};
+
 struct root {
     struct root *next;
     char *folder;
@@ -55,6 +61,10 @@ struct remote {
     size_t root_count;
     struct outlet *outlets;
 
+    pthread_mutex_t ahead_lock;
+    struct ahead ahead[REMOTE_AHEAD]; /* the oldest first */
+    size_t ahead_count;
+
     pthread_mutex_t model_lock;
     struct giver *giver;
 
@@ -74,6 +84,7 @@ noreturn void remote_no_memory(void);
 
 /* One whole read, ST_AGAIN waited out. *out: the answer, in the call, which the caller ends. */
 MUST_USE enum status stream_ask(struct remote *r, const Ebb__RelayRead *what, struct call **call, const Ebb__RelayData **out, struct err *e);
+void stream_forget_ahead(struct remote *r);
 enum status stream_open(const struct source_via *v, const struct source *s, uint64_t from, void **handle, struct err *e);
 enum status stream_read(void *handle, void *data, size_t want, size_t *got, struct err *e);
 void stream_close(void *handle);
@@ -81,6 +92,7 @@ enum status stream_named(const struct source_via *v, const struct source *s, con
 enum status near_named(const struct source_via *v, const struct source *s, const char *path, uint64_t max_bytes, struct buf *out, struct err *e);
 
 void roots_forget(struct remote *r); /* with roots_lock */
+int roots_far(struct remote *r, const char *path); /* its folder is known to come through the relay */
 
 /* giver.c: gives the models of the cache to other hosts. path: as a model is opened. What fails is said in the log. */
 void giver_add(struct remote *r, const uint8_t digest[16], const char *path);

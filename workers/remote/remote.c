@@ -65,6 +65,7 @@ enum status remote_new(const struct remote_opts *o, struct remote **out, struct 
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_init(&r->roots_lock, NULL);
     pthread_mutex_init(&r->model_lock, NULL);
+    pthread_mutex_init(&r->ahead_lock, NULL);
     pthread_cond_init(&r->came, &monotonic);
     pthread_condattr_destroy(&monotonic);
     r->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -98,6 +99,8 @@ void remote_free(struct remote *r)
         pthread_join(r->thread, NULL);
     }
     roots_forget(r);
+    stream_forget_ahead(r);
+    pthread_mutex_destroy(&r->ahead_lock);
     pthread_cond_destroy(&r->came);
     pthread_mutex_destroy(&r->lock);
     pthread_mutex_destroy(&r->roots_lock);

@@ -38,6 +38,10 @@ int remote_far(struct remote *r);
 
 /* How the source is to be read: s->via is set. Errors as of source_open. */
 MUST_USE enum status remote_settle(struct remote *r, uint64_t job, uint64_t index, struct source *s, struct err *e);
+/* The source will be read soon, from its beginning: if it comes through the relay and there is room, its first bytes are asked for now. Never waits for the
+   daemon. */
+void remote_soon(struct remote *r, uint64_t job, uint64_t index, const struct source *s);
+#define REMOTE_AHEAD 24 /* sources at most */
 /* A file that was to be read directly is not as it should be: the folder's files come through the relay from now on. */
 void remote_distrust(struct remote *r, const struct source *s, const char *why);
 /* A file here has changed: ST_USER when the daemon's has too, with its words; ST_ENV when only this one has, which is distrusted then. */

@@ -144,6 +144,16 @@ enum status remote_settle(struct remote *r, uint64_t job, uint64_t index, struct
     return st;
 }
 
+int roots_far(struct remote *r, const char *path)
+{
+    if (pthread_mutex_trylock(&r->roots_lock))
+        return 0; /* somebody is finding something out */
+    const struct root *x = find_root(r, path);
+    int far = x && x->far;
+    pthread_mutex_unlock(&r->roots_lock);
+    return far;
+}
+
 void remote_distrust(struct remote *r, const struct source *s, const char *why)
 {
     pthread_mutex_lock(&r->roots_lock);

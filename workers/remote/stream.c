@@ -14,6 +14,7 @@
 
 #define FIRST_BYTES (256u << 10)
 #define NAMED_CHUNK (1u << 20)
+#define AHEAD_BYTES (4u << 20) /* of sources that are not open yet */
 
 struct chunk {
     struct call *call;
@@ -95,6 +96,69 @@ static enum status take_head(struct stream *s, struct err *e)
     return err_set(e, ST_ENV, "the relay gave %zu bytes where %u were asked for", got, c->length);
 }
 
+/* Sources that come soon ------------------------------------------------------------------------------------------------------------------- */
+
+static void drop_ahead(struct remote *r, size_t i)
+{
+    r->ahead_count--;
+    for (; i < r->ahead_count; i++)
+        r->ahead[i] = r->ahead[i + 1];
+}
+
+void stream_forget_ahead(struct remote *r)
+{
+    while (r->ahead_count)
+        call_end(r, r->ahead[--r->ahead_count].call);
+}
+
+void remote_soon(struct remote *r, uint64_t job, uint64_t index, const struct source *s)
+{
+    if (!remote_far(r) || !s->size_bytes || !roots_far(r, s->path))
+        return;
+    uint32_t length = s->size_bytes < FIRST_BYTES ? (uint32_t)s->size_bytes : FIRST_BYTES;
+    uint64_t bytes = length;
+    int known = 0;
+    pthread_mutex_lock(&r->ahead_lock);
+    if (r->ahead_count && r->ahead[0].job != job) /* of a lease that was taken away */
+        stream_forget_ahead(r);
+    for (size_t i = 0; i < r->ahead_count; i++) {
+        bytes += r->ahead[i].length;
+        known |= r->ahead[i].index == index;
+    }
+    if (!known && bytes <= AHEAD_BYTES && r->ahead_count < REMOTE_AHEAD) {
+        Ebb__RelayRead m = EBB__RELAY_READ__INIT;
+        m.id = remote_id(r);
+        m.job = job;
+        m.source = index;
+        m.length = length;
+        r->ahead[r->ahead_count++] =
+            (struct ahead){.call = call_begin(r, m.id, EBB__ENVELOPE__BODY_RELAY_READ, &m), .job = job, .index = index, .length = length};
+    }
+    pthread_mutex_unlock(&r->ahead_lock);
+}
+
+/* It was asked for already: 1. Those before it in the list were passed over, and nobody will come for them. */
+static int take_ahead(struct stream *s)
+{
+    struct remote *r = s->r;
+    int taken = 0;
+    pthread_mutex_lock(&r->ahead_lock);
+    for (size_t i = 0; i < r->ahead_count && !taken; i++)
+        if (r->ahead[i].job == s->job && r->ahead[i].index == s->index) {
+            s->ring[s->first] = (struct chunk){.call = r->ahead[i].call, .length = r->ahead[i].length};
+            s->asked = r->ahead[i].length;
+            s->count = 1;
+            drop_ahead(r, i);
+            for (; i; i--) {
+                call_end(r, r->ahead[0].call);
+                drop_ahead(r, 0);
+            }
+            taken = 1;
+        }
+    pthread_mutex_unlock(&r->ahead_lock);
+    return taken;
+}
+
 enum status stream_open(const struct source_via *v, const struct source *s, uint64_t from, void **handle, struct err *e)
 {
     struct stream *x = mem_zalloc(sizeof *x);
@@ -110,7 +174,8 @@ enum status stream_open(const struct source_via *v, const struct source *s, uint
     uint64_t left = x->size - from, likely = x->until > from ? x->until - from : 1;
     if (likely < left)
         left = likely;
-    ask(x, left < FIRST_BYTES ? (uint32_t)left : FIRST_BYTES); /* of nothing left: whether it is what it was */
+    if (from || !take_ahead(x))
+        ask(x, left < FIRST_BYTES ? (uint32_t)left : FIRST_BYTES); /* of nothing left: whether it is what it was */
     enum status st = take_head(x, e);
     if (st != ST_OK) {
         stream_close(x);
