@@ -90,7 +90,7 @@ class Load(threading.Thread):
 
 
 class Agent:
-    def __init__(self, dir, pool, host="desk1", yaml=YAML, node=None, endpoint=None, program=AGENT):
+    def __init__(self, dir, pool, host="desk1", yaml=YAML, node=None, endpoint=None, program=AGENT, prefix=()):
         self.dir = os.path.join(dir, host)
         os.makedirs(self.dir, exist_ok=True)
         self.node = Node(os.path.join(self.dir, "proc")) if node is None else node
@@ -99,7 +99,7 @@ class Agent:
         self.configure(yaml)
         if endpoint is None:
             endpoint = f"ipc://{pool.runtime}/workers"
-        self.args = [program, "--config", self.file, *(["--connect", endpoint] if endpoint else []), "--host", host, "--dir", os.path.join(self.dir, "state"), *(["--proc", self.node.dir] if self.node else [])]
+        self.args = [*prefix, program, "--config", self.file, *(["--connect", endpoint] if endpoint else []), "--host", host, "--dir", os.path.join(self.dir, "state"), *(["--proc", self.node.dir] if self.node else [])]
         self.start(pool)
 
     def start(self, pool):
@@ -267,7 +267,8 @@ def test_owner_comes_and_goes(dir):
         no_blame(pool, job)
         log = agent.text()
         assert log.count("is evicted: owner at the keyboard") == 1, log
-        assert frozen < 10 * t.SLOW and gone < 25 * t.SLOW, (frozen, gone) # bench/owner.py measures; here other tests run beside
+        assert log.index("node desk1: frozen: owner at the keyboard") < log.index("is evicted: owner at the keyboard"), log
+        # bench/owner.py measures; here other tests may run beside
         print(f"   frozen after {frozen:.2f} s, gone after {gone:.2f} s, {j['redone']} redone")
     finally:
         agent.stop()
@@ -327,7 +328,7 @@ def test_real_load_is_seen(dir):
     try:
         job = submit(pool, dir, inp, os.path.join(dir, "out"))
         try:
-            started(pool, job, seconds=20)
+            started(pool, job, seconds=60)
         except AssertionError:
             if "load of others" in agent.text():
                 raise t.Skip("this machine is busy with other things") from None
@@ -389,6 +390,41 @@ def test_killed_agent_with_frozen_workers(dir):
         agent.start(pool)  # and nothing of theirs keeps new ones from running
         agent.says("evicted: it died with its agent")
         t.wait_for(lambda: agent.guests() and not stands_still(agent.guests()[0]), 60)
+    finally:
+        agent.stop()
+        pool.stop()
+
+
+def test_without_control_groups(dir):
+    """Signals do: stopped, continued where it stood, and killed with its agent although it is stopped."""
+    hide = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
+    if subprocess.run([*hide, "true"], stderr=subprocess.DEVNULL).returncode:
+        raise t.Skip("no mounts of one's own here")
+    inp = slow_input(dir, 900)
+    pool = t.Pool(dir, env=HOOK, workers=0)
+    agent = Agent(dir, pool, yaml=YAML.replace("after: 3s", "after: 60s") + "thaw_after: 300ms\n", prefix=hide)
+
+    def stopped(pid):
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] == "T"
+
+    try:
+        job = submit(pool, dir, inp, os.path.join(dir, "out"))
+        started(pool, job)
+        agent.says("guests are held by signals and control groups (none)")
+        guest, = agent.guests()
+        load = Load(agent.node, 64)
+        t.wait_for(lambda: stopped(guest), 30)
+        load.end()
+        t.wait_for(lambda: not stopped(guest), 30)
+        started(pool, job, pool.job(job)["records_done"])
+        assert agent.guests() == [guest], agent.text()
+        load = Load(agent.node, 64)
+        t.wait_for(lambda: stopped(guest), 30)
+        agent.process.kill()
+        agent.process.wait()
+        t.wait_for(lambda: not os.path.exists(f"/proc/{guest}"), 10)
+        load.end()
     finally:
         agent.stop()
         pool.stop()

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -163,10 +164,9 @@ static void write_there(const char *path, const char *text)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
-        return;
-    if (write(fd, text, strlen(text)) < 0) {
-        /* there are kernels without it */
-    }
+        return; /* there are kernels without it */
+    for (int tries = 0; tries < 8 && write(fd, text, strlen(text)) < 0 && errno == EAGAIN; tries++) /* autogroups change every 100 ms at the most */
+        nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
     close(fd);
 }
 
