@@ -26,6 +26,7 @@ MODEL = os.path.join(TOP, "build", "demo", "all-MiniLM-L6-v2")
 GLOSSES = os.path.join(TOP, "build", "demo", "glosses.jsonl")
 RUNS = int(os.environ.get("EBB_BENCH_RUNS", "5"))
 SECONDS = float(os.environ.get("EBB_BENCH_SECONDS", "6"))
+PATIENCE_S = float(os.environ.get("EBB_BENCH_PATIENCE", "40"))
 CORES = os.cpu_count()
 
 COMMON = """
@@ -51,9 +52,9 @@ def others(seconds=2.0):
     return (busy() - a) / seconds
 
 
-def quiet(seconds=40):
+def quiet():
     """Waits for a moment in which little else runs."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE_S
     while others(1.0) > 0.15 * CORES:
         if time.monotonic() > end:
             return False
