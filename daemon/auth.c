@@ -56,7 +56,7 @@ void auth_complain(struct auth *a, const char *fmt, ...)
 
 uint64_t auth_refused(const struct auth *a)
 {
-    return a->refused;
+    return a ? a->refused : 0;
 }
 
 const struct keys *auth_keys(const struct auth *a)
@@ -288,6 +288,40 @@ enum status auth_open(struct daemon *d, struct err *e)
     return st;
 }
 
+static int same_list(char *const *x, char *const *y)
+{
+    for (; x && y && *x && *y && strcmp(*x, *y) == 0; x++, y++)
+        ;
+    return (!x || !*x) && (!y || !*y);
+}
+
+enum status auth_reload(struct daemon *d, const struct config *next, struct err *e)
+{
+    if (d->auth && (!next->roots || !*next->roots))
+        return err_set(e, ST_USER, "'roots' must be said while clients come in over the network");
+    if (!same_list(d->config->listen, next->listen))
+        log_warn("'listen' needs a restart");
+    if (d->auth)
+        auth_read_again(d->auth);
+    return ST_OK;
+}
+
+void auth_examine(const struct daemon *d, void (*say)(void *arg, const char *name, int ok, const char *text), void *arg)
+{
+    const struct auth *a = d->auth;
+    char text[300];
+    size_t open = 0;
+    if (!a) {
+        say(arg, "network", 1, "no other machine may come in: 'listen' is not set");
+        return;
+    }
+    for (size_t i = 0; i < a->ring.count; i++)
+        open += a->ring.keys[i].invite && !over(&a->ring.keys[i]);
+    snprintf(text, sizeof text, "%s%s, %zu keys, %zu open invitations; refused since the start: %" PRIu64 "%s", d->config->listen[0],
+             d->config->listen[1] ? " and more" : "", a->ring.count - open, open, a->refused, a->refused ? " (the log says who)" : "");
+    say(arg, "network", 1, text);
+}
+
 static void on_poll(uv_poll_t *h, int status, int events)
 {
     (void)h;
@@ -300,7 +334,7 @@ static void on_change(uv_fs_poll_t *h, int status, const uv_stat_t *before, cons
     (void)status;
     (void)before;
     (void)now;
-    auth_reload(h->data);
+    auth_read_again(h->data);
 }
 
 /* Each connection is a file; the usual 1024 are few for a pool, and for whoever opens many to do harm. */
@@ -350,6 +384,9 @@ enum status auth_listen(struct auth *a, void *context, struct sock *workers, str
     TRY(auth_watch_open(a, &a->watch[0], context, workers, "inproc://ebb.watch.workers", e));
     TRY(auth_watch_open(a, &a->watch[1], context, clients, "inproc://ebb.watch.clients", e));
     for (char **at = a->d->config->listen; *at; at++) {
+        if (a->port_count == sizeof a->ports / sizeof *a->ports)
+            return err_set(e, ST_USER, "'listen' names more than %zu endpoints", a->port_count);
+        a->ports[a->port_count++] = atoi(strrchr(*at, ':') + 1);
         TRY(bind_at(a, workers, *at, 0, SOCK_NODES, e));
         TRY(bind_at(a, clients, *at, 1, SOCK_CLIENTS, e));
         log_info("listens at '%s' for workers, one port on for clients; the daemon's public key is %s", *at, a->keys.public_key);

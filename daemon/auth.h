@@ -20,7 +20,11 @@ void auth_close(struct daemon *d); /* before the context ends and the sockets ar
 void auth_prepare_turn(struct auth *a, int *busy); /* *busy = 1 when something waits to be read */
 void auth_turn(struct auth *a);
 void auth_second(struct auth *a);
-void auth_reload(struct auth *a); /* authorized_keys is read again; it also is when it changes */
+/* The configuration is about to be replaced: authorized_keys is read again (it also is when it changes). ST_USER: what must be said while we listen is not
+   said any more. */
+MUST_USE enum status auth_reload(struct daemon *d, const struct config *next, struct err *e);
+/* For `ebb doctor`. */
+void auth_examine(const struct daemon *d, void (*say)(void *arg, const char *name, int ok, const char *text), void *arg);
 
 /* The daemon's own pair, for more sockets in the same context (the relay): they listen with sock_bind or sock_router and need no more. */
 const struct keys *auth_keys(const struct auth *a);
@@ -34,7 +38,7 @@ int auth_heard(struct auth *a, const struct sock_peer *peer, enum keys_role role
 /* The peer wants its own key authorised; answered by JoinAnswer on `s`. */
 void auth_join(struct auth *a, struct sock *s, const struct sock_peer *peer, enum keys_role role, const Ebb__Join *m);
 
-uint64_t auth_refused(const struct auth *a); /* connections and messages refused since the start */
+uint64_t auth_refused(const struct auth *a); /* connections and messages since the start; NULL: 0 */
 
 /* Verbs of the API (docs/api.md), for clients on this machine alone. */
 void verb_keys(struct call *c);

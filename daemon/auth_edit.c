@@ -202,7 +202,7 @@ static size_t waiting(const struct auth *a)
     return n;
 }
 
-void auth_reload(struct auth *a)
+void auth_read_again(struct auth *a)
 {
     if (a->editing || a->edits) /* what is written now is read by that */
         return;

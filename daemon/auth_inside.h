@@ -36,6 +36,8 @@ struct auth {
     uv_fs_poll_t changes;
     int handles;        /* of ours that libuv holds yet */
     int listening, closed;
+    int ports[32];      /* the workers' ports of what we listen at; the clients' are one on */
+    size_t port_count;
     struct watch watch[2];
     struct tcp_fd *fds;
     size_t fd_count;
@@ -65,6 +67,7 @@ unsigned auth_connections(struct auth *a, uint32_t user);
 void auth_drop_revoked(struct auth *a);
 
 /* auth_edit.c */
+void auth_read_again(struct auth *a);
 void auth_edits_release(struct auth *a);
 
 #endif

@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <zmq.h>
@@ -74,12 +73,9 @@ static void join_queue(struct auth *a, int fd)
 
 static int is_port(const struct auth *a, int port)
 {
-    for (char **at = a->d->config->listen; at && *at; at++) {
-        const char *colon = strrchr(*at, ':');
-        int p = colon ? atoi(colon + 1) : 0;
-        if (p && (port == p || port == p + 1))
+    for (size_t i = 0; i < a->port_count; i++)
+        if (port == a->ports[i] || port == a->ports[i] + 1)
             return 1;
-    }
     return 0;
 }
 

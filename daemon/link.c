@@ -366,8 +366,6 @@ void link_turn(struct link *l)
 
 void link_second(struct link *l)
 {
-    if (l->d->auth)
-        auth_second(l->d->auth);
     uint64_t now = clock_ms();
     size_t i = 0;
     for (struct worker *w; (w = link_next(l, &i));)

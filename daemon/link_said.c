@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "daemon/auth.h"
 #include "daemon/provider.h"
 #include "daemon/words.h"
 #include "storage/part.h"
@@ -70,8 +71,9 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     ev.u.joined.held = held;
     ev.u.joined.held_count = h->n_held;
     w->joined = 1;
-    log_info("worker %s: %s from %s (pid %u), %u lanes, holds %zu leases", w->name, again ? "hello again" : "joined", w->host, w->pid, w->lanes,
-             h->n_held);
+    const char *key = d->auth ? auth_name(d->auth, &w->peer) : "";
+    log_info("worker %s: %s from %s (pid %u%s%s), %u lanes, holds %zu leases", w->name, again ? "hello again" : "joined", w->host, w->pid, *key ? ", key " : "", key,
+             w->lanes, h->n_held);
     loop_tell(d, &ev);
     provider_hello(d, w);
     mem_free(held);

@@ -278,6 +278,8 @@ static void on_second(uv_timer_t *t)
         guard_second(d->guard);
         sweep_second(d->sweep);
     }
+    if (d->auth)
+        auth_second(d->auth);
     http_second(d);
     if (d->config->is_private && d->phase == LOOP_RUNNING && now - d->client_ms > LOOP_PRIVATE_SILENCE_MS) {
         log_info("no client has spoken for %d s", LOOP_PRIVATE_SILENCE_MS / 1000);
@@ -299,8 +301,8 @@ static void on_reload(uv_signal_t *h, int number)
     enum status st = c ? config_init(c, &e) : err_nomem(&e, "the configuration");
     if (st == ST_OK)
         st = config_parse(c, d->argc, d->argv, &e);
-    if (st == ST_OK && d->auth)
-        auth_reload(d->auth);
+    if (st == ST_OK)
+        st = auth_reload(d, c, &e);
     char *state = st == ST_OK ? mem_strdup(d->config->state_dir) : NULL, *runtime = st == ST_OK ? mem_strdup(d->config->runtime_dir) : NULL;
     if (st == ST_OK && (!state || !runtime))
         st = err_nomem(&e, "the configuration");

@@ -15,6 +15,7 @@
 #include "daemon/agents.h"
 #include "daemon/api.h"
 #include "daemon/apply.h"
+#include "daemon/auth.h"
 #include "daemon/call.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
@@ -130,6 +131,8 @@ static int write_relay(const struct daemon *d, struct buf *out)
            number(out, "ebb_relay_received_bytes_total", "counter", "Bytes of parts that the relay took from workers.", (double)f.written_bytes) ||
            number(out, "ebb_relay_parts_total", "counter", "Parts that the relay completed.", (double)f.parts) ||
            number(out, "ebb_relay_refused_total", "counter", "Questions that the relay answered with an error.", (double)f.refused) ||
+           number(out, "ebb_keys_refused_total", "counter", "Connections and messages that were refused over the network: no key, an unknown or revoked one, nonsense.",
+                  (double)auth_refused(d->auth)) ||
            number(out, "ebb_relay_model_fetches_total", "counter", "Hosts that were let read a model from the daemon.", (double)f.model_fetches) ||
            number(out, "ebb_relay_waiting_bytes", "gauge", "Answers that workers have not taken yet.", (double)f.waiting_bytes);
 }

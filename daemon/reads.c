@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "daemon/api.h"
 #include "daemon/apply.h"
+#include "daemon/auth.h"
 #include "daemon/call.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
@@ -550,5 +551,7 @@ void verb_doctor(struct call *c)
     t->rows = json_array();
     if (t->rows)
         provider_examine(c->d, add_check, t->rows); /* here: the thread must not look at them */
+    if (t->rows)
+        auth_examine(c->d, add_check, t->rows);
     task_start(t);
 }

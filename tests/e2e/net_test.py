@@ -311,6 +311,17 @@ def test_invitations(dir, pool):
     pool.keys("revoke", "nobody")
     rc, o, e = t.run([t.EBB, *words[1:]], env={"XDG_CONFIG_HOME": os.path.join(dir, "home2")})
     assert rc == 2 and "does not take this invitation" in e, (rc, e)
+    # a configuration that would open every folder is not taken while the ports are open
+    with open(pool.config) as f:
+        text = f.read()
+    with open(pool.config, "w") as f:
+        f.write("\n".join(line for line in text.split("\n") if not line.startswith("roots")))
+    pool.process.send_signal(signal.SIGHUP)
+    pool.wait_said("the configuration stays as it is: 'roots' must be said")
+    with open(pool.config, "w") as f:
+        f.write(text)
+    doctor = [json.loads(line) for line in t.run([t.EBB, "doctor", "--json", "--socket", at])[1].splitlines()]
+    assert any(c["name"] == "network" and "2 keys, 0 open invitations" in c["text"] for c in doctor), doctor
     # what the daemon knows outlives it
     pool.kill()
     pool.start()
