@@ -203,7 +203,7 @@ void policy_decide(const struct policy *p, struct policy_state *s, const struct 
     int first = !s->begun;
     if (first) {
         *s = (struct policy_state){.begun = 1, .mode = MODE_AWAY, .now_ms = r->now_ms, .mode_ms = r->now_ms};
-        s->busy_ms = s->calm_ms = s->asked_ms = s->evicted_ms = s->blind_ms = s->less_ms = s->more_ms = POLICY_NEVER;
+        s->busy_ms = s->calm_ms = s->asked_ms = s->evicted_ms = s->blind_ms = s->less_ms = s->more_ms = s->go_ms = POLICY_NEVER;
     }
     uint64_t elapsed_ms = r->now_ms > s->now_ms ? r->now_ms - s->now_ms : 0;
     s->now_ms += elapsed_ms; /* never back */
@@ -222,6 +222,7 @@ void policy_decide(const struct policy *p, struct policy_state *s, const struct 
     else if (!calendar_open(&p->hours, r->minute))
         snprintf(outside, sizeof outside, "outside hours %.120s", p->hours.text);
     int go = *outside != 0, thaw = 0;
+    s->go_ms = !go ? POLICY_NEVER : s->go_ms == POLICY_NEVER ? s->now_ms : s->go_ms;
 
     if (s->mode == MODE_FREE || s->mode == MODE_LEAVING) {
         if (matter == SHORT) {
@@ -233,7 +234,7 @@ void policy_decide(const struct policy *p, struct policy_state *s, const struct 
             enter(s, MODE_LEAVING);
         }
     } else if (s->mode == MODE_FROZEN) {
-        if (matter == SHORT || s->now_ms - s->mode_ms >= p->evict_after_ms) {
+        if (matter == SHORT || s->now_ms - s->mode_ms >= p->evict_after_ms || lasts(s->go_ms, s->now_ms, p->grace_ms)) {
             evict(s);
         } else if (lasts(s->calm_ms, s->now_ms, p->thaw_after_ms)) {
             thaw = 1;

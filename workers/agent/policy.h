@@ -109,6 +109,7 @@ struct policy_state {         /* zeroed before the first decision */
     enum policy_mode mode;
     uint64_t now_ms, mode_ms; /* of the last decision; when the mode began */
     uint64_t busy_ms, calm_ms; /* since when; POLICY_NEVER: not */
+    uint64_t go_ms;           /* since when they should not be here, by hours or because the agent ends */
     uint64_t asked_ms;        /* when they were asked to leave; POLICY_NEVER: were not */
     uint64_t evicted_ms;      /* last time; POLICY_NEVER */
     unsigned evictions;       /* within half an hour of each other */

@@ -224,6 +224,34 @@ static void test_owner_comes_while_they_leave(void **state)
          {600000, LEAVE, 0, 0, ORDER_EVICT, "the agent ends"});
 }
 
+/* However long guests may stand still, the agent's end does not wait for the owner to go. */
+static void test_end_while_frozen(void **state)
+{
+    (void)state;
+    struct policy p = policy_default;
+    p.evict_after_ms = 3600000;
+    struct policy_state s = {0};
+    uint64_t now = 5000;
+    TELL(&p, &s,
+         {600, QUIET, 0, 0, ORDER_FREE, ""},
+         {200, OWNER, 0, 1, ORDER_FREEZE, NULL},
+         {60000, OWNER, 0, 1, ORDER_FREEZE, NULL});
+    struct readings r = calm();
+    struct decision d;
+    r.guests = r.running = 1;
+    r.people = 1;
+    r.idle_ms = 0;
+    r.leave = 1;
+    for (int i = 0; i < 100; i++) {
+        r.now_ms = now += 200;
+        policy_decide(&p, &s, &r, &d);
+        assert_int_equal(d.order, ORDER_FREEZE);
+    }
+    r.now_ms = now += 400;
+    policy_decide(&p, &s, &r, &d);
+    assert_int_equal(d.order, ORDER_EVICT);
+}
+
 static void test_missing_readings(void **state)
 {
     (void)state;
@@ -445,7 +473,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_owner_comes_and_goes), cmocka_unit_test(test_short_visit_thaws), cmocka_unit_test(test_hysteresis),
         cmocka_unit_test(test_flapping_backs_off), cmocka_unit_test(test_memory_does_not_wait), cmocka_unit_test(test_hours),
-        cmocka_unit_test(test_owner_comes_while_they_leave), cmocka_unit_test(test_missing_readings),
+        cmocka_unit_test(test_owner_comes_while_they_leave), cmocka_unit_test(test_end_while_frozen), cmocka_unit_test(test_missing_readings),
         cmocka_unit_test(test_logged_in_is_enough_if_told_so), cmocka_unit_test(test_pressure), cmocka_unit_test(test_clock_jumps),
         cmocka_unit_test(test_room), cmocka_unit_test(test_room_is_lazy), cmocka_unit_test(test_calendar),
     };
