@@ -91,7 +91,7 @@ static enum status agree_on_format(struct dataset *d, struct err *e)
         const char *path = d->sources[i].path;
         enum format f = format_of(path);
         if (f == FORMAT_AUTO)
-            return err_set(e, ST_USER, "the name of '%s' does not say its format: give --format jsonl, csv, tsv, lines, images or npy", path);
+            return err_set(e, ST_USER, "the name of '%s' does not say its format: give --format jsonl, csv, tsv, lines, images or npy, or only the files that you mean, as by a pattern such as '*.jsonl'", path);
         if (i && f != d->format)
             return err_set(e, ST_USER, "'%s' is %s by its name and '%s' is %s: a job reads one format; give --format or fewer inputs",
                            d->sources[0].path, format_name(d->format), path, format_name(f));

@@ -91,6 +91,12 @@ static void stop(struct inflate *z, enum inflate_fault fault, const char *what)
 static enum status gunzip(struct inflate *z, void *data, size_t want, size_t *got, struct err *e)
 {
     if (!z->inside) {
+        while (z->finished && z->in_at < z->in_len && ((const char *)z->in)[z->in_at] == 0) /* padding, as tapes have it; gunzip passes over it too */
+            z->in_at++;
+        if (z->in_at == z->in_len) {
+            *got = 0;
+            return ST_OK;
+        }
         if (z->finished && inflateReset(&z->gzip) != Z_OK)
             BUG("a finished gzip member cannot be followed by another");
         z->inside = 1;

@@ -103,6 +103,13 @@ static enum status bind_columns(struct decoder *d, struct err *e)
         TRY(find_column(d, d->field, &d->text_at, e));
     } else if (has_column(d, "text")) {
         TRY(find_column(d, "text", &d->text_at, e));
+    } else if (d->column_count == 1 && strpbrk(d->columns[0], ";\t|")) { /* who takes it for a text takes whole rows for texts */
+        char name[200] = "";
+        size_t listed = 0;
+        list_name(name, sizeof name, d->columns[0], &listed);
+        utf8_tidy(name);
+        return err_set(e, ST_USER, "the header is one column, '%s': is it divided by something else? columns are divided by ',' (csv) or tabs (tsv); say --field if that is its name",
+                       name);
     } else if (d->column_count == 1) {
         d->text_at = 0;
     } else {

@@ -165,6 +165,33 @@ static void garbage(void **state)
     buf_release(&out);
 }
 
+/* Zeros behind a gzip are padding; more may follow. */
+static void padding(void **state)
+{
+    struct random r = {6};
+    struct buf packed = {0}, out = {0};
+    enum inflate_fault fault;
+    static const char zeros[100000];
+    for (int more = 0; more < 3; more++) {
+        packed.len = 0;
+        add_compressed(&packed, COMPRESSION_GZIP, "hello\n", 6);
+        assert_int_equal(buf_add(&packed, zeros, more ? 512 : sizeof zeros), 0);
+        if (more == 1)
+            add_compressed(&packed, COMPRESSION_GZIP, "again\n", 6);
+        if (more == 2)
+            assert_int_equal(buf_str(&packed, "words"), 0);
+        char *path = put(*state, "x", packed.data, packed.len);
+        struct source s = source_at(path, COMPRESSION_GZIP);
+        drain(&s, &r, &out, &fault);
+        assert_int_equal(fault, more == 2 ? INFLATE_DAMAGED : INFLATE_SOUND);
+        assert_int_equal(out.len, more == 1 ? 12 : 6);
+        assert_memory_equal(out.data, "hello\nagain\n", out.len);
+        mem_free(path);
+    }
+    buf_release(&packed);
+    buf_release(&out);
+}
+
 /* A failed read is told, and may be tried again without loss. */
 static void eio_and_again(void **state)
 {
@@ -210,6 +237,7 @@ int main(void)
         cmocka_unit_test(members_and_frames_of_any_number),
         cmocka_unit_test(cut_anywhere),
         cmocka_unit_test(one_bit_wrong),
+        cmocka_unit_test(padding),
         cmocka_unit_test(garbage),
         cmocka_unit_test(eio_and_again),
     };

@@ -342,6 +342,9 @@ static void refused_at_open(void **state)
 {
     (void)state;
     char *names[] = {(char[]){"id"}, (char[]){"title"}, (char[]){"text"}, (char[]){"title"}, (char[]){"stars"}};
+    char *one[] = {(char[]){"id;text"}};
+    refuse(&(struct decoder_opts){.format = FORMAT_CSV}, &(struct columns){one, 1},
+           "the header is one column, 'id;text': is it divided by something else? columns are divided by ',' (csv) or tabs (tsv); say --field if that is its name");
     struct columns c = {names, 5};
     const char *keep[] = {"star"}, *twice[] = {"title"};
     refuse(&(struct decoder_opts){.format = FORMAT_CSV, .field = "body"}, &c, "no column 'body' (columns: id, title, text, title, stars)");
