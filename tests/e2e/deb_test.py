@@ -124,16 +124,20 @@ def test_install_run_purge(dir):
 
         # an upgrade to the same version restarts it once; what an administrator wrote stays
         r.write("/etc/ebb/ebbd.yaml", r.read("/etc/ebb/ebbd.yaml") + "\n# ours\n")
-        pid = r.show("ebbd", "MainPID")
+        r.write("/etc/ebb/agent.yaml", "daemon: ipc:///run/ebb/workers\nowner: { present: ignored }\n")
+        r.systemctl("start", "ebb-agent")
+        pid, agent = r.show("ebbd", "MainPID"), r.show("ebb-agent", "MainPID")
+        assert agent != "0"
         r.enter("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg --force-unsafe-io --force-confold -i " + " ".join(files), timeout=300)
         r.wait_active("ebbd", 60)
         assert r.show("ebbd", "MainPID") != pid and "# ours" in r.read("/etc/ebb/ebbd.yaml")
         assert number in r.enter("ebb", "jobs", "--all", user="ann")[1]
+        wait_for(lambda: r.show("ebb-agent", "MainPID") not in (agent, "0"), 60, 0.1)
 
-        # removal stops it and keeps configuration; purge leaves jobs, and nothing else
+        # removal stops everything and keeps configuration; purge leaves jobs, and nothing else
         r.enter("dpkg", "-r", *PACKAGES, timeout=300)
         assert r.enter("systemctl", "is-active", "ebbd", want=None)[1].strip() in ("inactive", "failed", "unknown")
-        assert not r.enter("pgrep", "-x", "ebbd|ebb-worker", want=None)[1].strip()
+        assert not r.enter("pgrep", "-x", "ebbd|ebb-worker|ebb-agent", want=None)[1].strip()
         assert "# ours" in r.read("/etc/ebb/ebbd.yaml") and not os.path.exists(r.path("/usr/bin/ebb"))
         said = r.enter("dpkg", "-P", *PACKAGES, timeout=300)
         assert "stay in /var/lib/ebb" in said[1] + said[2], said
