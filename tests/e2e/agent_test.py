@@ -194,7 +194,7 @@ def test_job_through_agents_is_identical(dir):
     inp = os.path.join(dir, "in.jsonl")
     with open(t.GLOSSES, encoding="utf-8") as f, open(inp, "w", encoding="utf-8") as out:
         for i, line in enumerate(f):
-            if i == 1200:
+            if i == 600:
                 break
             out.write(line)
     field = next(k for k, v in json.loads(open(inp, encoding="utf-8").readline()).items() if isinstance(v, str) and k != "id")
@@ -318,8 +318,21 @@ def test_short_memory_evicts(dir):
         pool.stop()
 
 
+def busy_cores(seconds):
+    def busy():
+        with open("/proc/stat") as f:
+            n = [int(x) for x in f.readline().split()[1:8]]
+        return (n[0] + n[1] + n[2] + n[5] + n[6]) / os.sysconf("SC_CLK_TCK")
+
+    before = busy()
+    time.sleep(seconds)
+    return (busy() - before) / seconds
+
+
 def test_real_load_is_seen(dir):
     """A real processor hog on the real machine. Where others keep it busy already, there is nothing to see."""
+    if busy_cores(1.5) > 0.2 * os.cpu_count():
+        raise t.Skip("this machine is busy with other things")
     inp = slow_input(dir, 4000)
     pool = t.Pool(dir, env=HOOK, workers=0)
     agent = Agent(dir, pool, node=False, yaml=YAML + "owner: { present: ignored }\nload: { limit: 45%, calm: 44% }\n"
@@ -327,12 +340,15 @@ def test_real_load_is_seen(dir):
     hogs = []
     try:
         job = submit(pool, dir, inp, os.path.join(dir, "out"))
-        try:
-            started(pool, job, seconds=60)
-        except AssertionError:
-            if "load of others" in agent.text():
-                raise t.Skip("this machine is busy with other things") from None
-            raise
+
+        def begun():
+            if pool.job(job)["records_done"]:
+                return True
+            if any(n["reason"].startswith("load of others") for n in rows(pool, "nodes")):
+                raise t.Skip("this machine is busy with other things")
+            return False
+
+        t.wait_for(begun, 60)
         hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
         agent.says("frozen: load of others", 60)
         agent.says("is evicted: load of others", 60)
@@ -477,6 +493,7 @@ def test_node_vanishes(dir):
         other = next(a for a in agents if a is not victim)
         t.wait_for(lambda: other.guests(), 30)
         pool.wait_state(job, "done", 120)
+        victim.start(pool)  # takes what it left
         t.same_output(base, out)
         no_blame(pool, job)
     finally:
@@ -591,6 +608,33 @@ def test_several_nodes_share(dir):
     finally:
         for a in agents:
             a.stop()
+        pool.stop()
+
+
+def test_several_workers_on_a_node(dir):
+    """As many as there is room for; frozen and thawed as one; the youngest goes when there is less room."""
+    inp = slow_input(dir, 4000)
+    pool = t.Pool(dir, env=HOOK, workers=0)
+    agent = Agent(dir, pool, yaml=YAML.replace("count: 1", "count: 2").replace("after: 3s", "after: 60s") + "thaw_after: 300ms\nkeep: { memory: 4GiB }\n")
+    try:
+        path = os.path.join(dir, "job.yaml")
+        with open(path, "w") as f:
+            f.write(f"model: {t.tiny_model()}\ninput: {{ glob: {inp}, field: text }}\noutput: {{ path: {dir}/out }}\nworkers: {{ min: 2, max: 2 }}\n"
+                    "tuning: { commit: 0.3s, lease: 1s }\n")
+        pool.ebb("submit", path)
+        t.wait_for(lambda: sorted(w["name"] for w in rows(pool, "workers") if w["state"] == "running") == ["desk1/1", "desk1/2"], 60)
+        both = agent.guests()
+        load = Load(agent.node, 64)
+        t.wait_for(lambda: len(both) == 2 and all(stands_still(g) for g in both), 30)
+        load.end()
+        t.wait_for(lambda: not any(stands_still(g) for g in both), 30)
+        agent.node.memory(8)  # 4 GiB beside what is kept: one has its quarter of 14 GiB
+        agent.says("worker desk1/2: is asked to leave: the owner needs the room")
+        t.wait_for(lambda: len(agent.guests()) == 1, 30)
+        assert agent.guests()[0] in both
+        pool.ebb("cancel", "1")
+    finally:
+        agent.stop()
         pool.stop()
 
 
