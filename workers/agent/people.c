@@ -19,6 +19,7 @@
 
 #define MOST_LINES 256
 #define MOST_DEVICES 64
+#define LIST_AGAIN_MS 1000     /* for new terminals, where there is no utmp */
 #define LOOK_AGAIN_MS 30000    /* for devices that were plugged in */
 #define UTMP_MAX (1u << 20)
 
@@ -37,6 +38,7 @@ struct people {
     int device[MOST_DEVICES];
     char device_name[MOST_DEVICES][24];
     size_t devices, closed_devices; /* that are read; that may not be */
+    uint64_t listed_ms;             /* terminals; 0: not yet */
     uint64_t looked_ms, input_ms;   /* for devices; last input: POLICY_NEVER */
     uint64_t begun_ms;
     int has_utmp;
@@ -257,9 +259,14 @@ void people_read(struct people *p, uint64_t now_ms, struct readings *r)
     read_devices(p, now_ms);
     p->has_utmp = read_utmp(p, now_ms, r);
     int terminals = 0;
-    if (!p->has_utmp) {
+    if (!p->has_utmp && p->listed_ms && now_ms - p->listed_ms < LIST_AGAIN_MS) { /* going through the folders is most of what a look costs */
+        for (size_t i = 0; i < p->count; i++)
+            consider(r, idle_of(p, p->lines[i].name, now_ms), "", p->lines[i].name);
+        terminals = 1;
+    } else if (!p->has_utmp) {
         terminals = read_terminals(p, "", "tty", now_ms, r);
         terminals |= read_terminals(p, "pts", "", now_ms, r);
+        p->listed_ms = terminals ? now_ms : 0;
     }
     if (p->input_ms != POLICY_NEVER) /* somebody at the log-in screen is somebody, too */
         consider(r, now_ms - p->input_ms, "", "input devices");
