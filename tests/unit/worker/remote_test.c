@@ -38,7 +38,7 @@ struct rig {
     int running, quit;
     enum lie lie;
     int lies;             /* so many times; then honest */
-    uint64_t asked, asked_to, model_reads, plans; /* questions for sources; the last byte asked for */
+    _Atomic uint64_t asked, asked_to, model_reads, plans; /* questions for sources; the last byte asked for */
     struct buf part;      /* what came of it */
     struct remote *r;
 };
@@ -428,6 +428,14 @@ static int soon_no(void *arg)
     return (*left)-- > 0;
 }
 
+static void want_whole_part(struct rig *g)
+{
+    pthread_mutex_lock(&g->lock);
+    assert_int_equal(g->part.len, SIZE);
+    assert_memory_equal(g->part.data, text, SIZE);
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void parts(void **state)
 {
     struct rig *g = *state;
@@ -435,11 +443,10 @@ static void parts(void **state)
     static const uint8_t digest[16] = {1};
     const struct remote_part p = {.job = 1, .epoch = 2, .seq = 3, .data = text, .size = SIZE, .digest = digest};
     assert_int_equal(remote_part(g->r, &p, yes, NULL, &e), ST_OK);
-    assert_int_equal(g->part.len, SIZE);
-    assert_memory_equal(g->part.data, text, SIZE);
+    want_whole_part(g);
     lie(g, FORGET_ONCE, 1);
     assert_int_equal(remote_part(g->r, &p, yes, NULL, &e), ST_OK);
-    assert_memory_equal(g->part.data, text, SIZE);
+    want_whole_part(g);
     const struct remote_part nothing = {.job = 1, .epoch = 2, .seq = 4, .data = "", .size = 0, .digest = digest};
     lie(g, HONEST, 0);
     assert_int_equal(remote_part(g->r, &nothing, yes, NULL, &e), ST_OK);
