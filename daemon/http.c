@@ -193,9 +193,10 @@ static enum MHD_Result on_metrics(struct http *h, struct MHD_Connection *c)
         buf_release(&text);
         return say(c, MHD_HTTP_SERVICE_UNAVAILABLE, *still ? still : starting);
     }
-    if (failed || metrics_write_process(&text, &e) != ST_OK) {
+    enum status st = failed ? err_nomem(&e, "metrics") : metrics_write_process(&text, &e);
+    if (st != ST_OK) {
         buf_release(&text);
-        return MHD_NO;
+        return say(c, MHD_HTTP_INTERNAL_SERVER_ERROR, e.text);
     }
     return answer(c, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
 }

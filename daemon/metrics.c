@@ -383,9 +383,11 @@ enum status metrics_write_process(struct buf *out, struct err *e)
     struct rusage used = {0};
     struct rlimit files = {0};
     struct buf text = {0};
-    if (path_read("/proc/self/statm", 4096, &text, e) == ST_OK && buf_cstr(&text) && sscanf(text.data, "%llu %llu", &pages, &resident) != 2)
-        pages = resident = 0;
+    enum status st = path_read("/proc/self/statm", 4096, &text, e);
+    if (st == ST_OK && sscanf(text.data, "%llu %llu", &pages, &resident) != 2)
+        st = err_set(e, ST_ENV, "'/proc/self/statm' does not say how much memory is in use");
     buf_release(&text);
+    TRY(st);
     getrusage(RUSAGE_SELF, &used);
     getrlimit(RLIMIT_NOFILE, &files);
     double page = (double)sysconf(_SC_PAGESIZE);

@@ -37,7 +37,7 @@ void metrics_commit_acked(uint64_t took_ns);
 
 /* Everything that is counted or that the loop knows, appended. On the loop; linear in jobs and workers. ST_NOMEM: what was appended is of no use. */
 MUST_USE enum status metrics_write(struct daemon *d, struct buf *out, struct err *e);
-/* What the system knows of this process. Any thread. */
+/* What the system knows of this process. Any thread. ST_ENV: there is no /proc. */
 MUST_USE enum status metrics_write_process(struct buf *out, struct err *e);
 /* A label's value: backslash, quote and line end are escaped. 0, or -1 when memory is out. */
 MUST_USE int metrics_label(struct buf *out, const char *value);

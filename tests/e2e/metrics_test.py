@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -190,6 +191,16 @@ def test_hostile_readers(dir):
         for junk in (b"\0" * 4096, b"\xff\xfe\r\n\r\n", b"GET\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n", b"\r\n" * 2000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
                 s.sendall(junk)
+        good = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nContent-Length: 3\r\n\r\nabc"
+        r = random.Random(7)
+        for _ in range(300):  # a good request with a few bytes changed, left out or doubled
+            data = bytearray(good)
+            for _ in range(r.randint(1, 6)):
+                at = r.randrange(len(data))
+                data[at:at + r.randint(0, 2)] = r.choice((b"", bytes([r.randrange(256)]), data[at:at + 8], b"\r\n", b"%", b": "))
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
+                s.sendall(bytes(data))
+        prom.scrape(port)
         assert talk(b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\nabc").startswith(b"HTTP/1.1 405 ")
         assert talk(b"DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 405 ")
         assert b"Allow: GET, HEAD" in talk(b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n")
