@@ -289,6 +289,15 @@ def test_a_worker_of_its_own(dir):
         open_gate(r, "/srv/jobs/alone.gate")
         finish(r, number, out, inp, "alone")
         r.systemctl("stop", unit)
+
+        # an agent that root lets join finds its key, before its first start and after
+        r.write("/etc/ebb/agent.yaml", "host: joined\nowner: { present: ignored }\n")
+        for again in (False, True):
+            line = r.enter("ebb", "invite", "--node", "--name", f"agent{again}", "--address", "127.0.0.1")[1].split()
+            r.enter(*line, *(["--force"] if again else []))
+            r.systemctl("start", "ebb-agent")
+            wait_for(lambda: any(json.loads(x)["host"] == "joined" and json.loads(x)["state"] != "silent" for x in ebb(r, "nodes", "--json")[1].splitlines()), 30, 0.2)
+            r.systemctl("stop", "ebb-agent")
     finally:
         r.systemctl("stop", "ebb-worker@one")
         r.write("/etc/ebb/ebbd.yaml", text)
