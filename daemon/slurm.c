@@ -461,6 +461,7 @@ static enum status open_it(struct daemon *d, struct err *e)
 
 static void recovered(struct daemon *d)
 {
+    d->slurm->since_ms = clock_ms();
     snprintf(d->slurm->name, sizeof d->slurm->name, "ebb-%.16s", d->store_id);
     turn(d->slurm);
 }

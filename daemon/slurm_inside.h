@@ -50,6 +50,7 @@ struct slurm {
     int asked_config, known; /* KillWait was read; the queue was read since the start */
     int fresh;              /* nothing has been submitted since the last look */
     int idle_look;          /* one look is due though there are neither jobs nor work */
+    uint64_t since_ms;      /* of the start */
     uint64_t kill_wait_ms, looked_ms, next_ms, back_off_ms;
     uint64_t submit_ms, submit_back_off_ms; /* no sbatch before that */
     uint32_t submitting;    /* by the sbatch that runs */

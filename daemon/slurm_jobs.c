@@ -7,7 +7,9 @@
 #include "base/mem.h"
 #include "daemon/slurm_inside.h"
 
-#define MISSED_LOOKS 2 /* at which a job is not listed any more: it is gone */
+#define MISSED_LOOKS 2    /* at which a job is not listed any more: it is gone */
+#define SETTLE_MS 15000   /* after a start nothing is called back: workers come again first, and the core learns what it wants */
+#define ARRIVES_MS 5000   /* from a job's beginning to its worker's hello, or from one hello to the next over a broken connection */
 
 struct slurm_job *slurm_find(const struct slurm *s, const char *id)
 {
@@ -188,22 +190,24 @@ int slurm_take(struct slurm *s, const char *text)
 
 uint32_t slurm_plan(struct slurm *s, uint32_t wanted, uint32_t limit)
 {
+    uint64_t now_ms = clock_ms();
     size_t alive = 0;
     for (const struct slurm_job *j = s->jobs; j; j = j->next)
         alive += slurm_alive(j) != 0;
+    int settled = now_ms - s->since_ms >= SETTLE_MS;
     /* one that was called back and waits still is wanted again */
     for (struct slurm_job *j = s->jobs; j && alive < wanted; j = j->next)
         if (j->cancel == CANCEL_WAITING && !j->cancel_sent) {
             j->cancel = CANCEL_NOT;
             alive += slurm_alive(j) != 0;
         }
-    for (struct slurm_job *j = s->jobs; j && alive > wanted; j = j->next)
+    for (struct slurm_job *j = s->jobs; j && settled && alive > wanted; j = j->next)
         if (slurm_alive(j) && slurm_meaning(j->state) == SLURM_WAITS) {
             j->cancel = CANCEL_WAITING;
             alive--;
         }
-    for (struct slurm_job *j = s->jobs; j && alive > wanted; j = j->next)
-        if (slurm_alive(j) && j->alone_ms) { /* it runs, but nobody has arrived from there, or is heard of any more */
+    for (struct slurm_job *j = s->jobs; j && settled && alive > wanted; j = j->next)
+        if (slurm_alive(j) && j->alone_ms && now_ms - j->alone_ms >= ARRIVES_MS) { /* it runs, but nobody has arrived from there, or is heard of any more */
             j->cancel = CANCEL_END;
             alive--;
         }

@@ -219,7 +219,9 @@ static void a_script(void **state)
     free(out);
     const char *again = said_by(text, "SLURM_JOB_ID=9 SLURM_ARRAY_JOB_ID=8812 SLURM_ARRAY_TASK_ID=4 SLURM_RESTART_COUNT=2");
     assert_non_null(strstr(again, "\nslurm-8812_4.2\n"));
-    assert_null(strstr(again, number)); /* another number each time */
+    char first[32];
+    snprintf(first, sizeof first, "%llu", n);
+    assert_null(strstr(again, first)); /* another number each time */
     buf_release(&script);
 
     /* a shared folder takes the box and the log; a program that is not there is looked for, and its absence said */
@@ -342,11 +344,31 @@ static void a_queue(void **state)
     slurm_find(&s, "1_0")->alone_ms = 0;
     assert_true(slurm_find(&s, "1_1")->alone_ms > 0);
     assert_int_equal(slurm_plan(&s, 1, 4), 0);
+    assert_int_equal(cancelled(CANCEL_END), 0); /* it may be on its way */
+    slurm_find(&s, "1_1")->alone_ms = clock_ms() - 20000;
+    assert_int_equal(slurm_plan(&s, 1, 4), 0);
     assert_int_equal(slurm_find(&s, "1_1")->cancel, CANCEL_END);
     assert_int_equal(cancelled(CANCEL_END), 1);
     /* nonsense is no empty queue: nothing is gone, nothing is submitted */
     assert_int_equal(slurm_take(&s, "the cluster is being serviced\n"), -1);
     assert_int_equal(s.count, 3);
+    end();
+}
+
+/* A daemon that was started anew: nothing is wanted yet, and no worker has come again. Nothing is called back for that. */
+static void after_a_start(void **state)
+{
+    (void)state;
+    begin();
+    s.since_ms = clock_ms();
+    assert_int_equal(slurm_take(&s, "1_0|PENDING|0|0||Priority\n1_1|RUNNING|0|0|n1|None\n"), 0);
+    slurm_find(&s, "1_1")->alone_ms = clock_ms() - 20000;
+    assert_int_equal(slurm_plan(&s, 0, 4), 0);
+    assert_int_equal(cancelled(CANCEL_NOT), 2);
+    assert_int_equal(slurm_plan(&s, 3, 4), 1); /* what is missing may be asked for */
+    s.since_ms -= 20000;
+    assert_int_equal(slurm_plan(&s, 0, 4), 0);
+    assert_int_equal(cancelled(CANCEL_NOT), 0);
     end();
 }
 
@@ -486,7 +508,7 @@ static void names_from_the_wire(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows), cmocka_unit_test(numbers), cmocka_unit_test(causes), cmocka_unit_test(a_script),
-                                       cmocka_unit_test(the_words_of_sbatch), cmocka_unit_test(a_queue), cmocka_unit_test(jobs_that_go),
+                                       cmocka_unit_test(the_words_of_sbatch), cmocka_unit_test(a_queue), cmocka_unit_test(after_a_start), cmocka_unit_test(jobs_that_go),
                                        cmocka_unit_test(jobs_that_end_at_once), cmocka_unit_test(names_from_the_wire)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
