@@ -155,7 +155,7 @@ static void wake(struct sched *s)
         SOONER(s->retry_ms);
     if (s->scale_dirty)
         SOONER(s->scale_ms);
-    if (s->alive) /* a late tick shows that the daemon itself stood still */
+    if (s->alive || s->running) /* a late tick shows that the daemon itself stood still; and workers that are wanted may never come */
         SOONER(s->now_ms + 2 * s->config.beat_ms);
 #undef SOONER
     if (at < s->now_ms) /* overdue: only for want of memory */

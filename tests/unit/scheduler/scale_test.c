@@ -163,6 +163,29 @@ static void test_a_provider_that_does_not_give_what_it_said(void **state)
     assert_int_equal(wanted(r, PROVIDER_AGENT), 40); /* nobody else can give them: it is asked for them all the same */
 }
 
+/* With nobody there that could say anything, time itself must be looked at. */
+static void test_nobody_comes_at_all(void **state)
+{
+    struct rig *r = *state;
+    provider(r, PROVIDER_LOCAL, 0, 0);
+    provider(r, PROVIDER_AGENT, 100, 1);
+    provider(r, PROVIDER_SLURM, 100, 1);
+    r->params.max_workers = 50;
+    rig_submit(r, 1, 1024 * MIB);
+    assert_int_equal(wanted(r, PROVIDER_SLURM), 0);
+    uint64_t began = r->now, wake = 0;
+    while (r->now - began < 140000) {
+        for (size_t i = 0; i < r->u.count; i++)
+            if (r->u.actions[i].kind == SCHED_DO_WAKE)
+                wake = r->u.actions[i].u.wake_ms;
+        assert_true(wake > r->now);
+        r->now = wake;
+        rig_step(r, (struct sched_event){.kind = SCHED_TICK});
+    }
+    assert_int_equal(wanted(r, PROVIDER_SLURM), 49);
+    assert_int_equal(wanted(r, PROVIDER_AGENT), 1);
+}
+
 static void test_it_grows_at_once_and_shrinks_slowly(void **state)
 {
     struct rig *r = *state;
@@ -488,6 +511,7 @@ int main(void)
         RIG_TEST(test_free_ones_first_then_the_share_then_the_others),
         RIG_TEST(test_guaranteed_ones_stand_in_for_those_that_cannot_be_had),
         RIG_TEST(test_a_provider_that_does_not_give_what_it_said),
+        RIG_TEST(test_nobody_comes_at_all),
         RIG_TEST(test_it_grows_at_once_and_shrinks_slowly),
         RIG_TEST(test_idle_ones_are_let_go),
         RIG_TEST(test_idle_ones_stay_where_that_is_said),

@@ -30,7 +30,7 @@ static void test_a_worker_that_comes_back_keeps_its_lease(void **state)
     assert_int_equal(rig_commit(r, &l, 0, 0, 300, 3), ACK_DONE);
     restart(r, 1, 1000);
     assert_int_equal(rig_count(r, SCHED_DO_SEND_LEASE), 0);
-    assert_int_equal(rig_find(r, SCHED_DO_WAKE).u.wake_ms, r->now + 3000); /* to ask for workers; adoption takes longer */
+    assert_int_equal(rig_find(r, SCHED_DO_WAKE).u.wake_ms, r->now + 2000); /* there is something to do */
     assert_string_equal(rig_job(r, 1).waits_for, "its workers have not come back yet after the restart");
     struct sched_held held = {1, l.epoch, 1};
     r->now += 3000;
