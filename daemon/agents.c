@@ -14,7 +14,6 @@
 #include "base/mem.h"
 #include "daemon/job.h"
 
-#define SILENT_MS 6000         /* an agent speaks every second */
 #define FORGET_MS 120000
 #define WANT_AGAIN_MS 5000     /* it is told now and then, should a message have been lost; that is how it knows, too, that we live */
 #define KILL_MS 5000           /* for an agent to say that a hung worker is dead */
@@ -28,7 +27,7 @@
 struct agent *agents_of(const struct agents *a, const struct sock_peer *peer)
 {
     struct agent *x = map_find(&a->by_peer, link_peer_key(peer));
-    return x && x->peer.len == peer->len && memcmp(x->peer.id, peer->id, peer->len) == 0 ? x : NULL;
+    return x && x->peer.len == peer->len && memcmp(x->peer.id, peer->id, peer->len) == 0 && x->peer.user == peer->user ? x : NULL;
 }
 
 struct guest *agents_guest(const struct agent *x, uint64_t worker)
@@ -269,7 +268,7 @@ static void second(struct daemon *d)
     for (struct agent *x; (x = map_next(&a->by_peer, &i));) {
         if (stalled)
             x->seen_ms = now_ms;
-        if (!x->silent && now_ms - x->seen_ms > SILENT_MS) {
+        if (!x->silent && now_ms - x->seen_ms > AGENTS_SILENT_MS) {
             log_warn("node %s: its agent is silent", x->host);
             x->silent = changed = 1;
         }

@@ -53,6 +53,8 @@ struct agents {
     char trouble[400];
 };
 
+#define AGENTS_SILENT_MS 6000 /* an agent speaks every second */
+
 /* agents.c */
 struct agent *agents_of(const struct agents *a, const struct sock_peer *peer);
 struct guest *agents_guest(const struct agent *x, uint64_t worker);

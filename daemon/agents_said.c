@@ -33,7 +33,11 @@ static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__
         link_send_refused(a->d->link, peer, text);
         return;
     }
-    struct agent *x = agents_of(a, peer);
+    struct agent *x = agents_of(a, peer), *other = map_find(&a->by_peer, link_peer_key(peer));
+    if (other && !x && clock_ms() - other->seen_ms <= AGENTS_SILENT_MS) {
+        link_send_refused(a->d->link, peer, "it comes under the number of an agent that came with another key, and speaks");
+        return;
+    }
     if (!x && a->by_peer.count >= MOST_AGENTS) {
         link_send_refused(a->d->link, peer, "this ebbd knows as many agents as it can");
         return;
@@ -41,8 +45,7 @@ static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__
     int again = x != NULL, other_process = again && x->pid != m->pid;
     if (!x) {
         x = mem_zalloc(sizeof *x);
-        struct agent *other = map_find(&a->by_peer, link_peer_key(peer));
-        if (other) /* its like by chance */
+        if (other) /* its node has another key now */
             agents_free(a, other);
         if (!x || map_add(&a->by_peer, link_peer_key(peer), x)) {
             struct err e;
@@ -71,6 +74,13 @@ static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__
     link_send_welcome(a->d->link, peer);
 }
 
+/* A guest that has come is of this node, and came with the same key. */
+static int strangers(const struct agents *a, const struct agent *x, uint64_t worker)
+{
+    const struct worker *w = link_worker(a->d->link, worker);
+    return w && (strcmp(w->host, x->host) || w->peer.user != x->peer.user);
+}
+
 static void on_state(struct agents *a, struct agent *x, const Ebb__AgentState *m)
 {
     uint64_t now_ms = clock_ms();
@@ -97,6 +107,8 @@ static void on_state(struct agents *a, struct agent *x, const Ebb__AgentState *m
     for (size_t i = 0; i < m->n_guests; i++) {
         struct guest *g = agents_guest(x, m->guests[i]->worker);
         char word[sizeof g->state];
+        if (strangers(a, x, m->guests[i]->worker))
+            continue;
         take_text(word, sizeof word, m->guests[i]->state);
         if (!g) {
             if (mem_grow((void **)&x->guests, &x->cap, x->count, sizeof *x->guests)) {

@@ -222,6 +222,19 @@ static void an_eviction_gives_the_lease_back(void **state)
     for (uint64_t until = clock_ms() + PATIENCE_MS; !w.leases && clock_ms() < until;)
         rig_worker_turn(&w, 5, 0);
     assert_true(w.leases > 0);
+    struct agent liar; /* an agent of another node neither has this worker nor ends it */
+    agent_open(&liar, &r, 66, "other-host");
+    liar.guests[liar.guest_count++] = 101;
+    say_state(&liar);
+    say_ended(&liar, 101, WORKER_CRASHED);
+    UNTIL(liar.noted == 1, &liar, &a);
+    json_t *still = rig_ask(&r, "workers", NULL, 0);
+    assert_int_equal(json_array_size(json_object_get(still, "workers")), 1);
+    json_decref(still);
+    liar.state = "away";
+    liar.room = 0;
+    liar.guest_count = 0;
+    say_state(&liar);
     a.state = "frozen";
     a.reason = "owner at the keyboard (anna, tty2)";
     a.room = 0;
@@ -241,6 +254,7 @@ static void an_eviction_gives_the_lease_back(void **state)
     say_ended(&a, 101, WORKER_PREEMPTED);
     rig_worker_close(&w);
     UNTIL(a.noted == 1, &a);
+    sock_close(liar.s);
     json_t *o = rig_ask(&r, "workers", NULL, 0);
     assert_int_equal(json_array_size(json_object_get(o, "workers")), 0);
     json_decref(o);
