@@ -3,10 +3,11 @@
 MODEL   := build/demo/all-MiniLM-L6-v2
 GLOSSES := build/demo/glosses.jsonl
 
-# What is missing from mk/packages.txt is installed; with all there, nothing is asked of the network.
-.PHONY: deps
-deps:
-	$(Q)missing=$$(grep -v '^#' mk/packages.txt | xargs dpkg-query -W -f='$${db:Status-Status} $${Package}\n' 2>&1 \
+# What is missing from mk/packages.txt is installed; with all there, nothing is asked of the network. Whoever only builds gets nothing of the tests' own:
+# those bring services with them.
+.PHONY: deps deps-check
+deps deps-check:
+	$(Q)missing=$$(sed $(if $(filter deps,$@),'/^# tests only/$(comma)$$d;/^#/d','/^#/d') mk/packages.txt | xargs dpkg-query -W -f='$${db:Status-Status} $${Package}\n' 2>&1 \
 	    | sed -n 's/^dpkg-query: no packages found matching //p; s/^not-installed //p; s/^config-files //p'); \
 	  test -z "$$missing" || { echo "  DEPS  installing:" $$missing; \
 	    run=$$(test $$(id -u) = 0 || echo sudo); $$run apt-get update -qq && \
@@ -52,7 +53,7 @@ TESTS_extra := tests/lib/check-includes
 # instrumented already, and by another compiler: not where the rest is instrumented too
 TESTS_fuzz  := $(if $(SANITIZE),,tests/fuzz/fuzz_test.py)
 .PHONY: check check-all
-check: deps
+check: deps-check
 	$(Q)$(MAKE) --no-print-directory check-all
 check-all: all demo-data $(TOKENIZERS) $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS) $(if $(TESTS_fuzz),$(FUZZERS))
 	$(Q)$(MAKE) --no-print-directory check-headers

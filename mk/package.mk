@@ -5,7 +5,7 @@ DEB_STAGE := $(B)/deb/ebb-$(VERSION)
 
 .PHONY: deb
 deb: all man
-	$(Q)command -v dh >/dev/null || { echo "debhelper is missing: run 'make deps', or apt-get install debhelper"; exit 1; }
+	$(Q)command -v dh >/dev/null || { echo "debhelper is missing: apt-get install debhelper"; exit 1; }
 	$(Q)grep -q '^ebb ($(VERSION)) ' deploy/debian/changelog || { echo "deploy/debian/changelog does not begin with version $(VERSION)"; exit 1; }
 	$(Q)rm -rf $(B)/deb && mkdir -p $(DEB_STAGE)/debian && cp -a deploy/debian/. $(DEB_STAGE)/debian/
 	@echo '  DEB   $(B)/deb'
