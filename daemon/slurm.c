@@ -329,6 +329,8 @@ static void hello(struct daemon *d, const struct worker *w)
     struct slurm_job *j = slurm_find(s, id);
     if (!j && !(j = slurm_add(s, id)))
         no_memory(s);
+    if (!s->known)
+        j->adopted = 1;
     if (j->worker || restarts > j->restarts)
         slurm_ended(s, j, SLURM_REQUEUED, 0); /* the one before has ended, squeue will say so */
     j->restarts = restarts;

@@ -25,6 +25,7 @@ struct slurm_job {
     enum slurm_cancel cancel;
     int cancel_sent;       /* 2: by the scancel that runs */
     uint64_t cancel_ms;
+    int adopted;           /* found, not submitted by this process */
     int greeted, draining;
     int requeued;          /* it ends, and Slurm will start it again */
     unsigned missed;       /* looks in a row at which it was not listed */

@@ -8,7 +8,7 @@
 #include "daemon/slurm_inside.h"
 
 #define MISSED_LOOKS 2    /* at which a job is not listed any more: it is gone */
-#define SETTLE_MS 15000   /* after a start nothing is called back: workers come again first, and the core learns what it wants */
+#define SETTLE_MS 15000   /* after a start nothing that was found is called back: workers come again first, and the core learns what it wants */
 #define ARRIVES_MS 5000   /* from a job's beginning to its worker's hello, or from one hello to the next over a broken connection */
 
 struct slurm_job *slurm_find(const struct slurm *s, const char *id)
@@ -101,6 +101,7 @@ static void take_row(struct slurm *s, const struct slurm_row *row, uint64_t now_
         if (!j)
             return; /* it is listed again */
         j->restarts = row->restarts;
+        j->adopted = 1;
         attach(s, j);
         log_info("slurm job %s: adopted, %s", j->id, slurm_state_word(row->state));
     }
@@ -201,13 +202,13 @@ uint32_t slurm_plan(struct slurm *s, uint32_t wanted, uint32_t limit)
             j->cancel = CANCEL_NOT;
             alive += slurm_alive(j) != 0;
         }
-    for (struct slurm_job *j = s->jobs; j && settled && alive > wanted; j = j->next)
-        if (slurm_alive(j) && slurm_meaning(j->state) == SLURM_WAITS) {
+    for (struct slurm_job *j = s->jobs; j && alive > wanted; j = j->next)
+        if (slurm_alive(j) && (settled || !j->adopted) && slurm_meaning(j->state) == SLURM_WAITS) {
             j->cancel = CANCEL_WAITING;
             alive--;
         }
-    for (struct slurm_job *j = s->jobs; j && settled && alive > wanted; j = j->next)
-        if (slurm_alive(j) && j->alone_ms && now_ms - j->alone_ms >= ARRIVES_MS) { /* it runs, but nobody has arrived from there, or is heard of any more */
+    for (struct slurm_job *j = s->jobs; j && alive > wanted; j = j->next)
+        if (slurm_alive(j) && (settled || !j->adopted) && j->alone_ms && now_ms - j->alone_ms >= ARRIVES_MS) { /* it runs, but nobody has arrived from there, or is heard of any more */
             j->cancel = CANCEL_END;
             alive--;
         }
