@@ -94,7 +94,16 @@ static int random_shape(struct shape *s)
             return 0;
         g->out[i] = (uint32_t)(room / g->stride[i]) + 1;
     }
-    if (below(5) == 0)
+    if (below(2) == 0 && !depthwise && flat > 1) { /* 3 x 3, as Winograd's way takes it */
+        g->groups = 1;
+        for (int i = 1; i < 3; i++) {
+            g->kernel[i] = 3, g->stride[i] = g->dilation[i] = 1, g->pad[i] = (int32_t)below(3);
+            uint32_t whole = g->in[i] + (uint32_t)g->pad[i] + below(3);
+            if (whole < 3)
+                return 0;
+            g->out[i] = whole - 2;
+        }
+    } else if (below(5) == 0)
         for (int i = 0; i < 3; i++) {
             g->kernel[i] = g->stride[i] = 1, g->pad[i] = 0;
             g->out[i] = g->in[i];
@@ -124,7 +133,8 @@ static void random_shapes(void **state)
     const struct conv_kernels *fast[4];
     uint32_t n = fast_tables(fast);
     int done = 0;
-    while (done < 400) {
+    uint32_t winograds = 0;
+    while (done < 400 || winograds < 60) {
         struct shape s;
         if (!random_shape(&s))
             continue;
@@ -134,6 +144,8 @@ static void random_shapes(void **state)
         g->bias = below(2) ? bias : NULL;
         g->res = below(3) == 0 ? res : NULL;
         g->act = (enum conv_act)below(6);
+        g->winograd = conv_can_winograd(g);
+        winograds += (uint32_t)g->winograd;
         g->a = 0.2f, g->b = 0.5f;
         float *naive = run(&conv_reference, *g, w, s.out);
         for (uint32_t i = 0; i < n; i++) {

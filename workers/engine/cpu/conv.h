@@ -1,6 +1,13 @@
 /* Convolutions in f32, as one table of functions per instruction set, all with the bits of the naive one: an element of the output is one
    chain of fused multiply-adds from zero over (input channel, kernel depth, row, column), padding counted as zeros; then the bias is added,
-   then the residual, then the activation follows. Nothing else about a call (batch, blocks, path) shows in a bit. */
+   then the residual, then the activation follows. Nothing else about a call (batch, blocks, path) shows in a bit.
+
+   With `winograd` (F(2 x 2, 3 x 3)) an element is made otherwise, and again in one way only. The output is cut into tiles of 2 x 2 from its first element on; d is a
+   tile's 4 x 4 of the padded input, w a kernel. For each of 16 places the sum is a chain over the input channels of U[place] = G w G' and V[place] = B' d B,
+   and the tile is A' M A of these sums, then bias, residual, activation:
+     V: of each column of d (d0 - d2, d1 + d2, d2 - d1, d1 - d3), then the same of each row of that;
+     U: in double (w0, (w0 + w1 + w2) / 2, (w0 - w1 + w2) / 2, w2), of columns, then of rows, rounded once;
+     A': of each column of M ((m0 + m1) + m2, (m1 - m2) - m3), then of each row. */
 #ifndef EBB_ENGINE_CONV_H
 #define EBB_ENGINE_CONV_H
 
@@ -21,6 +28,7 @@ struct conv_args {
     const float *bias; /* groups * oc; NULL: none */
     const float *res;  /* like y; NULL: none */
     enum conv_act act;
+    int winograd; /* only where conv_can_winograd; weights are packed for one or the other */
     float a, b;
     float *y;      /* batch x (groups * oc) x out */
     void *scratch; /* 64-byte aligned */
@@ -28,7 +36,7 @@ struct conv_args {
 
 struct conv_kernels {
     const char *name;
-    /* Floats of the packed weights: depends on groups, ic, oc and kernel alone. */
+    /* Floats of the packed weights: depends on groups, ic, oc, kernel and winograd alone. */
     size_t (*packed)(const struct conv_args *g);
     /* w is (groups * oc) x ic x kernel */
     void (*pack)(const struct conv_args *g, const float *w, float *packed);
@@ -37,6 +45,10 @@ struct conv_kernels {
     /* The largest input of each window, for groups > 1 planes of each image (ic = oc = 1); weights, bias and what follows are not looked at. */
     void (*max_pool)(const struct conv_args *g);
 };
+
+/* One group, 3 x 3, no strides, no dilation. Looks at groups, kernel, stride and dilation alone. */
+int conv_can_winograd(const struct conv_args *g);
+void conv_winograd_weights(const float w[9], float u[16]); /* of one input and one output channel */
 
 extern const struct conv_kernels conv_avx512, conv_avx2, conv_generic, conv_reference;
 struct kernels;

@@ -48,6 +48,66 @@ static float chain(const struct conv_args *g, const float *x, const float *w, ui
     return sum;
 }
 
+/* Winograd's way ------------------------------------------------------------------------------------------------------------------------ */
+
+int conv_can_winograd(const struct conv_args *g)
+{
+    int can = g->groups == 1 && g->kernel[0] == 1 && g->kernel[1] == 3 && g->kernel[2] == 3;
+    for (int i = 0; i < 3; i++)
+        can &= g->stride[i] == 1 && g->dilation[i] == 1;
+    return can;
+}
+
+static void kernel_side(const double *w, size_t step, double *u, size_t to)
+{
+    u[0] = w[0];
+    u[to] = (w[0] + w[step] + w[2 * step]) / 2;
+    u[2 * to] = (w[0] - w[step] + w[2 * step]) / 2;
+    u[3 * to] = w[2 * step];
+}
+
+void conv_winograd_weights(const float w[9], float u[16])
+{
+    double wide[9], half[12], all[16];
+    for (int i = 0; i < 9; i++)
+        wide[i] = (double)w[i];
+    for (int j = 0; j < 3; j++)
+        kernel_side(wide + j, 3, half + j, 3);
+    for (int i = 0; i < 4; i++)
+        kernel_side(half + 3 * i, 1, all + 4 * i, 1);
+    for (int i = 0; i < 16; i++)
+        u[i] = (float)all[i];
+}
+
+static void input_side(const float *d, size_t step, float *v)
+{
+    float d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
+    v[0] = d0 - d2, v[step] = d1 + d2, v[2 * step] = d2 - d1, v[3 * step] = d1 - d3;
+}
+
+/* Element (h, w) of output channel o of an image. */
+static float winograd_at(const struct conv_args *g, const float *x, const float *u, uint32_t h, uint32_t w)
+{
+    size_t volume = (size_t)g->in[1] * g->in[2];
+    int64_t top = (int64_t)(h / 2 * 2) - g->pad[1], left = (int64_t)(w / 2 * 2) - g->pad[2];
+    float m[16] = {0}, half[8];
+    for (uint32_t c = 0; c < g->ic; c++, u += 16) {
+        float v[16];
+        for (int i = 0; i < 16; i++)
+            v[i] = input_at(g, x + c * volume, 0, top + i / 4, left + i % 4);
+        for (int j = 0; j < 4; j++)
+            input_side(v + j, 4, v + j);
+        for (int i = 0; i < 4; i++)
+            input_side(v + 4 * i, 1, v + 4 * i);
+        for (int i = 0; i < 16; i++)
+            m[i] = fmaf(u[i], v[i], m[i]);
+    }
+    for (int j = 0; j < 4; j++)
+        half[j] = m[j] + m[4 + j] + m[8 + j], half[4 + j] = m[4 + j] - m[8 + j] - m[12 + j];
+    const float *row = half + 4 * (h % 2);
+    return w % 2 ? row[1] - row[2] - row[3] : row[0] + row[1] + row[2];
+}
+
 static void ref_run(const struct conv_args *g)
 {
     size_t volume = (size_t)g->in[0] * g->in[1] * g->in[2], taps = (size_t)g->kernel[0] * g->kernel[1] * g->kernel[2], at = 0;
@@ -56,7 +116,8 @@ static void ref_run(const struct conv_args *g)
             for (uint32_t d = 0; d < g->out[0]; d++)
                 for (uint32_t h = 0; h < g->out[1]; h++)
                     for (uint32_t w = 0; w < g->out[2]; w++, at++) {
-                        float y = chain(g, g->x + ((size_t)b * g->groups + o / g->oc) * g->ic * volume,
+                        const float *image = g->x + (size_t)b * g->ic * volume;
+                        float y = g->winograd ? winograd_at(g, image, g->packed + (size_t)o * g->ic * 16, h, w) : chain(g, g->x + ((size_t)b * g->groups + o / g->oc) * g->ic * volume,
                                         g->packed + (size_t)o * g->ic * taps, d, h, w);
                         if (g->bias)
                             y += g->bias[o];
@@ -90,12 +151,16 @@ static void ref_max_pool(const struct conv_args *g)
 
 static size_t ref_packed(const struct conv_args *g)
 {
-    return (size_t)g->groups * g->oc * g->ic * g->kernel[0] * g->kernel[1] * g->kernel[2];
+    size_t taps = (size_t)g->kernel[0] * g->kernel[1] * g->kernel[2];
+    return (size_t)g->groups * g->oc * g->ic * (g->winograd ? 16 : taps);
 }
 
 static void ref_pack(const struct conv_args *g, const float *w, float *packed)
 {
-    memcpy(packed, w, ref_packed(g) * sizeof *w);
+    for (size_t i = 0; g->winograd && i < (size_t)g->oc * g->ic; i++)
+        conv_winograd_weights(w + 9 * i, packed + 16 * i);
+    if (!g->winograd)
+        memcpy(packed, w, ref_packed(g) * sizeof *w);
 }
 
 static size_t ref_scratch(const struct conv_args *g)

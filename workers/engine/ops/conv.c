@@ -10,6 +10,7 @@
 struct conv {
     const struct conv_kernels *kernels;
     float *packed;        /* NULL: the weights come with each run */
+    int winograd;
     enum conv_act act;    /* within the kernel */
     float a, b;
     struct acts late;     /* activations that follow it */
@@ -113,6 +114,25 @@ static void weight_sizes(const struct node *n, const int64_t *w, uint32_t rank, 
         g->kernel[i] = i < SPACE_MAX - (rank - 2) ? 1 : (uint32_t)w[2 + i - (SPACE_MAX - (rank - 2))];
 }
 
+/* Winograd's way where it wins: enough channels on both sides for what it does beside its products, and weights (16 numbers for 9) that do not come from memory
+   each time. Told by weights and attributes, so that it is the same for every record. */
+enum { WINOGRAD_LEAST = 32, WINOGRAD_MOST = 256 * 256 };
+
+static int wants_winograd(const struct node *n, struct conv_args *g)
+{
+    uint32_t strides, dilations;
+    const int64_t *s = node_ints(n, "strides", &strides), *d = node_ints(n, "dilations", &dilations);
+    for (int i = 0; i < 3; i++)
+        g->stride[i] = g->dilation[i] = 1;
+    for (uint32_t i = 0; i < strides; i++)
+        if (s[i] != 1)
+            return 0;
+    for (uint32_t i = 0; i < dilations; i++)
+        if (d[i] != 1)
+            return 0;
+    return conv_can_winograd(g) && g->ic >= WINOGRAD_LEAST && g->oc >= WINOGRAD_LEAST && (uint64_t)g->ic * g->oc <= WINOGRAD_MOST;
+}
+
 static enum status conv_plan(struct node *n, const struct shaping *s, struct err *e)
 {
     struct conv *c = n->state;
@@ -121,6 +141,7 @@ static enum status conv_plan(struct node *n, const struct shaping *s, struct err
         return ST_OK;
     struct conv_args g = {0};
     weight_sizes(n, w->dims, w->rank, &g);
+    g.winograd = c->winograd = wants_winograd(n, &g);
     size_t count = (size_t)tensor_count(w);
     float *wide = NULL;
     const float *from = tensor_data(w);
@@ -207,6 +228,7 @@ static enum status conv_run(struct run *r, const struct node *n, struct err *e)
     TRY(wide_f32(r, z, &g.res, e));
     TRY(wide_f32_out(r, y, &g.y, e));
     g.packed = c->packed;
+    g.winograd = c->winograd;
     if (!c->packed) {
         const float *plain;
         void *to;
