@@ -431,9 +431,12 @@ void auth_close(struct daemon *d)
     for (size_t i = 0; i < sizeof handles / sizeof *handles; i++)
         if (handles[i]->data)
             uv_close(handles[i], on_closed);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        if (a->watch[i].sock)
+            zmq_socket_monitor(sock_zmq(a->watch[i].sock), NULL, 0); /* it would go on telling nobody, and lose the words */
         if (a->watch[i].monitor)
             zmq_close(a->watch[i].monitor);
+    }
     sock_gate_close(a->context, a->zap);
     a->closed = 1;
     let_go(a);

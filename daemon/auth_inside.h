@@ -20,6 +20,7 @@ struct tcp_fd { /* of a connection over tcp, by its number */
 };
 
 struct watch { /* of one socket */
+    struct sock *sock;
     void *monitor;
     uv_poll_t poll;
     char why[160];      /* the last failure, until the end of its connection */

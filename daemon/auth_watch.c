@@ -252,6 +252,7 @@ enum status auth_watch_open(struct auth *a, struct watch *w, void *context, stru
 {
     int none = 0, fd = -1;
     size_t size = sizeof fd;
+    w->sock = s;
     /* No limit on what waits: ZeroMQ's thread would stand still at one, and with it every connection. */
     if (zmq_socket_monitor(sock_zmq(s), name,
                            ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
