@@ -26,7 +26,9 @@
 #define PASS 32
 #define READERS 2           /* hosts that read from here at a time */
 #define READER_IDLE_MS 20000 /* it has stopped */
-#define WAIT_MS 300
+#define WAIT_MS 500
+#define TAKERS 2            /* that one host gives it to at a time: the hosts that have it double, none is swamped */
+#define TAKER_MS 600000     /* who has not said so by then is through, or never will be */
 #define MOST_PEERS 4        /* in an answer */
 #define MOST_HOLDERS 256
 #define MODEL_IDLE_MS 3600000
@@ -37,6 +39,10 @@ struct holder {
     struct holder *next;
     uint64_t ms;
     char host[256], endpoint[256], key[41];
+    struct {
+        char host[256];
+        uint64_t ms; /* 0: free */
+    } takers[TAKERS];
 };
 
 struct piece_file {
@@ -255,11 +261,34 @@ static void remove_holder(struct model *m, const char *host)
         }
 }
 
+/* It takes from nobody any more. */
+static void free_taker(struct model *m, const char *host)
+{
+    for (struct holder *x = m->holders; x; x = x->next)
+        for (int i = 0; i < TAKERS; i++)
+            if (x->takers[i].ms && strcmp(x->takers[i].host, host) == 0)
+                x->takers[i].ms = 0;
+}
+
+static int has_place(const struct holder *x, uint64_t now)
+{
+    for (int i = 0; i < TAKERS; i++)
+        if (!x->takers[i].ms || now - x->takers[i].ms > TAKER_MS)
+            return i;
+    return -1;
+}
+
 static void note_holder(struct model *m, const Ebb__ModelHave *have)
 {
     for (int i = 0; i < READERS; i++)
         if (strcmp(m->readers[i].host, have->host) == 0)
             m->readers[i].chosen = 0;
+    free_taker(m, have->host);
+    for (struct holder *x = m->holders; x; x = x->next)
+        if (strcmp(x->host, have->host) == 0 && strcmp(x->endpoint, have->endpoint) == 0) { /* it says so again */
+            x->ms = clock_ms();
+            return;
+        }
     remove_holder(m, have->host);
     if (!*have->endpoint || m->holder_count >= MOST_HOLDERS)
         return;
@@ -275,28 +304,32 @@ static void note_holder(struct model *m, const Ebb__ModelHave *have)
     m->holder_count++;
 }
 
-/* The next ones in turn, so that all give equally. */
+static void say_peer(struct holder *x, Ebb__ModelPeer *out)
+{
+    ebb__model_peer__init(out);
+    out->endpoint = x->endpoint;
+    out->key.data = (uint8_t *)x->key;
+    out->key.len = 40;
+}
+
+/* The first of them has a place for one more, which is noted; the others are for when it fails. None: all that have it are busy. */
 static size_t choose_peers(struct model *m, const char *host, Ebb__ModelPeer *peers)
 {
+    uint64_t now = clock_ms();
+    struct holder *chosen = NULL;
+    for (struct holder *x = m->holders; x && !chosen; x = x->next)
+        if (has_place(x, now) >= 0)
+            chosen = x;
+    if (!chosen)
+        return 0;
+    int place = has_place(chosen, now);
+    snprintf(chosen->takers[place].host, sizeof chosen->takers[place].host, "%s", host);
+    chosen->takers[place].ms = now;
     size_t n = 0;
-    struct holder *last = m->holders;
-    for (struct holder *x = m->holders; x && n < MOST_PEERS; x = x->next) {
-        if (strcmp(x->host, host) == 0)
-            continue;
-        ebb__model_peer__init(&peers[n]);
-        peers[n].endpoint = x->endpoint;
-        peers[n].key.data = (uint8_t *)x->key;
-        peers[n].key.len = 40;
-        n++;
-    }
-    if (last && last->next) {
-        m->holders = last->next;
-        struct holder **at = &m->holders;
-        while (*at)
-            at = &(*at)->next;
-        last->next = NULL;
-        *at = last;
-    }
+    say_peer(chosen, &peers[n++]);
+    for (struct holder *x = m->holders; x && n < MOST_PEERS; x = x->next)
+        if (x != chosen)
+            say_peer(x, &peers[n++]);
     return n;
 }
 
@@ -319,6 +352,7 @@ static void say_plan(struct hand *h, struct task *t, struct model *m)
         files_at[i] = &files[i];
     }
     remove_holder(m, ask->host); /* it would not ask if it had it */
+    free_taker(m, ask->host);
     p.id = ask->id;
     p.entry = m->files.entry;
     p.piece = PIECE;
@@ -330,9 +364,11 @@ static void say_plan(struct hand *h, struct task *t, struct model *m)
     for (size_t i = 0; i < p.n_peers; i++)
         peers_at[i] = &peers[i];
     p.peers = peers_at;
-    if (!p.n_peers) {
+    if (!p.n_peers && (ask->alone || !m->holders))
         p.here = let_read(h->relay, m, ask->host, &t->peer->name);
-        p.wait_ms = p.here ? 0 : WAIT_MS;
+    if (!p.n_peers && !p.here) { /* many may wait: they need no plan for that */
+        p.wait_ms = WAIT_MS;
+        p.n_files = 0;
     }
     relay_answer(t, EBB__ENVELOPE__BODY_MODEL_PLAN, &p);
     mem_free(files);

@@ -47,7 +47,7 @@ class Far:
         if words not in self.text():
             raise AssertionError(f"the worker does not say {words!r}:\n{self.text()}")
 
-    def wait_says(self, words, seconds=60):
+    def wait_says(self, words, seconds=90):
         try:
             t.wait_for(lambda: words in self.text(), seconds)
         except AssertionError:

@@ -32,6 +32,7 @@
 #define ROOM_LEFT (UINT64_C(1) << 30)
 #define LOCK_POLL_MS 100
 #define FROZEN_S 30     /* who holds the lock has not moved for so long */
+#define ALONE_MS 120000 /* no host has had a place for us for so long */
 #define STALE_S 3600    /* what a killed worker left unfinished */
 
 struct getting {
@@ -181,7 +182,7 @@ static void touch_lock(struct getting *g)
     if (now - g->touched_ms < 1000)
         return;
     g->touched_ms = now;
-    if (futimens(g->lock_fd, NULL))
+    if (futimens(g->lock_fd, NULL) || (utimensat(AT_FDCWD, g->tmp, NULL, 0) && errno != ENOENT)) /* neither frozen nor left behind */
         log_debug("a lock could not be touched: %s", strerror(errno));
 }
 
@@ -228,9 +229,15 @@ static int same_plan(const Ebb__ModelPlan *a, const Ebb__ModelPlan *b)
     return 1;
 }
 
-/* A new plan; what was written so far stays good if it is the same. */
+static void wait_ms(uint32_t ms)
+{
+    clock_sleep_ms(ms < 50 ? 50 : ms > 5000 ? 5000 : ms);
+}
+
+/* A new plan, once somebody gives it to us; what was written so far stays good if it is the same. */
 static enum status ask_plan(struct getting *g, int alone, struct err *e)
 {
+    uint64_t until = clock_ms() + ALONE_MS;
     for (;;) {
         uint64_t bytes;
         Ebb__ModelAsk m = EBB__MODEL_ASK__INIT;
@@ -238,12 +245,19 @@ static enum status ask_plan(struct getting *g, int alone, struct err *e)
         m.digest.data = (uint8_t *)(uintptr_t)g->digest;
         m.digest.len = 16;
         m.host = (char *)(uintptr_t)g->r->o.host;
-        m.alone = alone;
+        m.alone = alone || clock_ms() > until;
         struct call *c = call_begin(g->r, m.id, EBB__ENVELOPE__BODY_MODEL_ASK, &m);
         enum status st = call_wait(g->r, c, EBB__ENVELOPE__BODY_MODEL_PLAN, NULL, NULL, e);
         Ebb__ModelPlan *p = st == ST_OK ? c->answer->model_plan : NULL;
         if (p)
             st = call_status(p->code, p->text, e);
+        if (st == ST_OK && !p->n_files && p->wait_ms) { /* others have it first */
+            uint32_t ms = p->wait_ms;
+            call_end(g->r, c);
+            touch_lock(g);
+            wait_ms(ms);
+            continue;
+        }
         if (st == ST_OK)
             st = check_plan(p, &bytes, e);
         if (st == ST_OK && g->plan && !same_plan(g->plan, p))
@@ -401,7 +415,7 @@ static enum status fetch_all(struct getting *g, struct err *e)
         if (st == ST_OK)
             return ST_OK;
         if (!g->plan->n_peers)
-            clock_sleep_ms(g->plan->wait_ms < 50 ? 50 : g->plan->wait_ms > 5000 ? 5000 : g->plan->wait_ms);
+            wait_ms(g->plan->wait_ms);
         TRY(ask_plan(g, alone, e));
     }
 }

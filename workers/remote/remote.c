@@ -27,7 +27,8 @@
 noreturn void remote_no_memory(void)
 {
     log_error("out of memory for what goes through the daemon");
-    exit(77);
+    fflush(NULL);
+    _exit(77);
 }
 
 /* Where the relay listens; NULL: the endpoint has another form, so that there is none. */
@@ -274,7 +275,8 @@ static void *run(void *arg)
         st = err_set(&e, ST_ENV, "cannot watch the connection: %s", zmq_strerror(errno));
     if (st != ST_OK) { /* as when the daemon cannot be reached at all */
         log_error("the relay: %s", e.text);
-        exit(1);
+        fflush(NULL);
+        _exit(1);
     }
     serve(r, s, monitor);
     int none = 0;

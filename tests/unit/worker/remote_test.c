@@ -157,6 +157,7 @@ static void on_plan(struct rig *g, struct sock *s, const struct sock_peer *peer,
             break;
         default:
             p.here = 0;
+            p.n_files = 0;
             p.wait_ms = 50;
             break;
         }
