@@ -158,7 +158,7 @@ struct sim_provider {
     uint32_t id, limit;
     size_t first, slots;     /* of workers[] */
     int preemptible;
-    uint64_t idle_ms, fell_ms; /* fell: when its limit did last */
+    uint64_t idle_ms;
     double never;            /* this part of its workers never arrives */
 };
 void providers_make(struct sim *m);
