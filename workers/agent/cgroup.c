@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/path.h"
@@ -148,7 +149,12 @@ static int open_door(struct cgroup *c, const char *dir)
 
 static void close_group(char **dir)
 {
-    if (*dir && rmdir(*dir) && errno != ENOENT)
+    int failed = *dir ? rmdir(*dir) : 0;
+    for (int tries = 0; failed && errno == EBUSY && tries < 100; tries++) { /* the last of them is still on its way out */
+        clock_sleep_ms(10);
+        failed = rmdir(*dir);
+    }
+    if (failed && errno != ENOENT)
         log_debug("'%s' cannot be removed: %s", *dir, strerror(errno));
     mem_free(*dir);
     *dir = NULL;
