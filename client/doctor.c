@@ -163,9 +163,14 @@ static void check_daemon(void)
     int systemd = access("/run/systemd/system", F_OK) == 0, unit = access("/etc/systemd/system/ebbd.service", F_OK) == 0 ||
                                                                    access("/lib/systemd/system/ebbd.service", F_OK) == 0 ||
                                                                    access("/usr/local/lib/systemd/system/ebbd.service", F_OK) == 0;
-    const char *wanted = common.socket ? common.socket : getenv("EBB_SOCKET");
+    const char *wanted = common.socket ? common.socket : common.daemon ? common.daemon : getenv("EBB_SOCKET");
+    if (!wanted || !*wanted)
+        wanted = getenv("EBB_DAEMON");
+    char *key = NULL;
+    int joined = conn_key_file(KEYS_CLIENT, &key, &e) == ST_OK && path_exists(key);
+    mem_free(key);
     if (conn_pool(&c, &e) != ST_OK) {
-        if (wanted || unit)
+        if ((wanted && *wanted) || joined || unit)
             report("daemon", 0, "%s", e.text);
         else
             report("daemon", 1, "no pool on this machine ('ebb run' needs none)%s", systemd ? "; the service would be 'ebbd'" : "; systemd does not run here");

@@ -17,6 +17,7 @@
 #include "scheduler/sched.h"
 #include "wire/settings.h"
 
+#define LONGEST_TIMEOUT_MS 3600000
 #define PRIVATE_MIN_FREE (64u << 20)
 
 static char *first_of(const char *list) /* systemd gives several folders apart by ':' */
@@ -248,6 +249,8 @@ enum status config_parse(struct config *c, int argc, char **argv, struct err *e)
         return err_set(e, ST_USER, "a worker's memory of %" PRIu64 " bytes is too small for any model: give at least 64MiB", c->memory);
     if (c->workers > 4096 || c->lanes > 4096)
         return err_set(e, ST_USER, "%s: at most 4096", c->workers > 4096 ? "--workers" : "--lanes");
+    if (c->worker_timeout < 2 * sched_config_default.beat_ms || c->worker_timeout > LONGEST_TIMEOUT_MS)
+        return err_set(e, ST_USER, "'worker_timeout' must be 2s to 1h: a worker speaks every second");
     if (c->is_private && !runtime)
         TRY(private_runtime(c, e));
     TRY(make_absolute(&c->state_dir, e));
@@ -283,8 +286,10 @@ enum status config_allows(const struct config *c, const char *path, struct err *
     tail = p ? mem_printf("%s%s%s", strcmp(real, "/") ? real : "", n < strlen(p) && p[n] != '/' ? "/" : "", p + n) : NULL;
     enum status st = tail ? ST_USER : err_nomem(e, "a path");
     for (char **root = c->roots; tail && *root; root++) {
-        size_t len = strlen(*root);
-        if (strncmp(tail, *root, len) == 0 && (tail[len] == '/' || tail[len] == 0 || (*root)[len - 1] == '/'))
+        char own[PATH_MAX];
+        const char *r = realpath(*root, own) ? own : *root; /* /home may be a link itself */
+        size_t len = strlen(r);
+        if (strncmp(tail, r, len) == 0 && (tail[len] == '/' || tail[len] == 0 || r[len - 1] == '/'))
             st = ST_OK;
     }
     if (tail && st != ST_OK)

@@ -83,6 +83,7 @@ struct job {
     uint32_t rate_count;
     uint64_t load_ms;               /* of its model, as measured last */
     uint64_t deadline_at_ms;        /* 0: none */
+    uint64_t overdue_ms;            /* it had passed so long ago when the job came, or the daemon was started anew */
     double held_need;               /* workers of full worth that the deadline took last */
     uint32_t need, given;           /* workers: that the deadline takes, before others get some; that it is to have and that can be had */
     double ends_ms;                 /* until it is done with these; below 0: not known */

@@ -146,6 +146,7 @@ struct job *job_add(struct sched *s, const struct job_row *row, const struct lay
     if (row->params.deadline_ms) {
         int64_t left = row->params.deadline_ms > wall_ms ? row->params.deadline_ms - wall_ms : 0;
         j->deadline_at_ms = s->now_ms + (uint64_t)left + (s->now_ms + (uint64_t)left == 0);
+        j->overdue_ms = row->params.deadline_ms < wall_ms ? (uint64_t)(wall_ms - row->params.deadline_ms) : 0;
     }
     j->row.reason[sizeof j->row.reason - 1] = 0;
     j->bytes_total = layout_bytes(layout);

@@ -201,7 +201,7 @@ void scale_job(struct sched *s, struct job *j, struct scale_room *room, uint32_t
 
 static double deadline_left_ms(const struct sched *s, const struct job *j)
 {
-    return (double)j->deadline_at_ms - (double)s->now_ms;
+    return (double)j->deadline_at_ms - (double)s->now_ms - (double)j->overdue_ms;
 }
 
 void scale_late_words(const struct sched *s, const struct job *j, char *out, size_t size)
