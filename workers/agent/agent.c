@@ -159,7 +159,8 @@ static void act(struct agent *a, uint64_t now_ms)
             guests_drain(a->guests, staying - d->room, "the owner needs the room");
         /* One that is leaving still has its share of the node. */
         for (size_t n = guests_count(a->guests); !a->leave && staying < wanted && n < d->room; staying++, n++)
-            if (guests_start(a->guests, policy_lanes(&a->config.policy, a->readings.cores), policy_memory(&a->config.policy, a->readings.memory_bytes), now_ms))
+            if (guests_start(a->guests, policy_lanes(&a->config.policy, a->readings.cores), policy_memory(&a->config.policy, a->readings.memory_bytes),
+                             a->config.policy.grace_ms * 9 / 10, now_ms)) /* it goes by itself before it is killed */
                 break;
         break;
     case ORDER_FREEZE:

@@ -202,9 +202,9 @@ static void become_guest(const int *doors, size_t door_count, int log_fd, pid_t 
     dup2(log_fd >= 0 ? log_fd : null, 2);
 }
 
-int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64_t now_ms)
+int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64_t grace_ms, uint64_t now_ms)
 {
-    char number_text[24], lanes_text[16], memory_text[24], pack_text[24], log[48], path[4200];
+    char grace_text[24], number_text[24], lanes_text[16], memory_text[24], pack_text[24], log[48], path[4200];
     if (now_ms < g->not_before_ms)
         return -1;
     if (!*g->program)
@@ -228,10 +228,11 @@ int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64
     }
     snprintf(number_text, sizeof number_text, "%" PRIu64, x->number);
     snprintf(lanes_text, sizeof lanes_text, "%" PRIu32, lanes);
+    snprintf(grace_text, sizeof grace_text, "%" PRIu64 "ms", grace_ms);
     snprintf(memory_text, sizeof memory_text, "%" PRIu64, memory_bytes);
     snprintf(pack_text, sizeof pack_text, "%" PRIu64, g->o.pack_bytes);
     const char *args[32] = {g->program, "--connect", g->o.endpoint, "--name", x->name, "--number", number_text, "--blackbox", x->box, "--lanes",
-                            lanes_text, "--provider", "agent", "--host", g->o.host};
+                            lanes_text, "--provider", "agent", "--host", g->o.host, "--grace", grace_text};
     size_t n = 0;
     while (args[n])
         n++;

@@ -42,8 +42,8 @@ MUST_USE enum status guests_open(const struct guests_opts *o, struct guests **ou
 /* Kills those that live, waits for them. Endings that were not noted are found again by the next agent. */
 void guests_close(struct guests *g);
 
-/* One more. 0, or -1: not now (guests_trouble says why). */
-int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64_t now_ms);
+/* One more. grace_ms: what it takes to commit and go when it is asked to. 0, or -1: not now (guests_trouble says why). */
+int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64_t grace_ms, uint64_t now_ms);
 void guests_freeze(struct guests *g);   /* all; those that are frozen stay so */
 void guests_thaw(struct guests *g);
 void guests_drain(struct guests *g, size_t most, const char *why); /* the youngest `most` of those that were not asked yet: SIGTERM */
