@@ -3,6 +3,7 @@
 #include "client/connect.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,10 +32,15 @@ struct conn {
     struct sock *sock;
     uint64_t last_id;
     int for_now; /* what was asked last was refused for now only */
+    char *path;  /* of the daemon's socket on this machine; NULL: elsewhere */
+    pid_t pid;   /* who listens there; 0: not known */
 };
 
-static enum status listening(const char *path, struct err *e)
+/* *pid: who listens, 0 when it cannot be told; as it was when nobody does. */
+static enum status listening(const char *path, pid_t *pid, struct err *e)
 {
+    struct ucred who = {0};
+    socklen_t size = sizeof who;
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof a.sun_path)
         return err_set(e, ST_USER, "the socket's path '%s' is longer than the %zu bytes that a socket's name may have", path, sizeof a.sun_path - 1);
@@ -43,6 +49,8 @@ static enum status listening(const char *path, struct err *e)
     if (fd < 0)
         return err_errno(e, ST_ENV, errno, "cannot make a socket");
     int failed = connect(fd, (struct sockaddr *)&a, sizeof a), errnum = errno;
+    if (!failed)
+        *pid = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 ? who.pid : 0;
     close(fd);
     if (!failed)
         return ST_OK;
@@ -91,11 +99,16 @@ static enum status open_tcp(struct conn *c, const char *endpoint, struct err *e)
 
 enum status conn_open(const char *endpoint, struct conn **out, struct err *e)
 {
-    if (strncmp(endpoint, "ipc://", 6) == 0)
-        TRY(listening(endpoint + 6, e));
+    const char *path = strncmp(endpoint, "ipc://", 6) == 0 ? endpoint + 6 : NULL;
+    pid_t pid = 0;
+    if (path)
+        TRY(listening(path, &pid, e));
     struct conn *c = mem_zalloc(sizeof *c);
-    if (!c)
+    if (!c || (path && !(c->path = mem_strdup(path)))) {
+        mem_free(c);
         return err_nomem(e, "a connection");
+    }
+    c->pid = pid;
     c->context = zmq_ctx_new();
     enum status st = !c->context        ? err_set(e, ST_ENV, "cannot start ZeroMQ")
                      : is_tcp(endpoint) ? open_tcp(c, endpoint, e)
@@ -173,6 +186,7 @@ void conn_close(struct conn *c)
     sock_close(c->sock);
     if (c->context)
         zmq_ctx_term(c->context);
+    mem_free(c->path);
     mem_free(c);
 }
 
@@ -197,6 +211,12 @@ static enum status answer(Ebb__Reply *r, json_t **out, struct err *e)
     return ST_OK;
 }
 
+/* A request that a daemon took with it is never answered, not by its successor either. */
+static int has_died(const struct conn *c)
+{
+    return c->pid > 0 && kill(c->pid, 0) && errno == ESRCH;
+}
+
 enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t timeout_ms,
                       enum status (*visit)(void *arg, json_t *reply, struct err *e), void *arg, struct err *e)
 {
@@ -204,6 +224,9 @@ enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t tim
     json_decref(in);
     if (!text)
         return err_nomem(e, "a request");
+    struct err ignored;
+    if (has_died(c)) /* whoever has taken its place is asked */
+        listening(c->path, &c->pid, &ignored);
     Ebb__Request request = EBB__REQUEST__INIT;
     request.id = ++c->last_id;
     request.verb = (char *)verb;
@@ -219,9 +242,9 @@ enum status conn_each(struct conn *c, const char *verb, json_t *in, uint64_t tim
             uint64_t now = clock_ms();
             if (now >= until)
                 return err_set(e, ST_AGAIN, "the daemon does not answer");
-            if (c->alive && !c->alive(c->alive_arg))
+            if ((c->alive && !c->alive(c->alive_arg)) || has_died(c))
                 return err_set(e, ST_AGAIN, "the daemon has gone");
-            if (sock_wait(c->sock, (int)(c->alive && until - now > LOOK_MS ? LOOK_MS : until - now)) < 0)
+            if (sock_wait(c->sock, (int)((c->alive || c->pid) && until - now > LOOK_MS ? LOOK_MS : until - now)) < 0)
                 return err_set(e, ST_AGAIN, "interrupted");
             st = ST_OK;
             continue;
@@ -278,7 +301,10 @@ enum status ask(const char *verb, json_t *in, json_t **out, struct err *e)
         return st;
     }
     st = conn_call(c, verb, in, ANSWER_MS, out, e);
+    int died = st == ST_AGAIN && has_died(c);
     conn_close(c);
+    if (died)
+        return err_set(e, ST_ENV, "the daemon ended before it answered; ask again when it is back, see 'systemctl status ebbd'");
     return st == ST_AGAIN ? err_set(e, ST_ENV, "the daemon does not answer within %d s; it may be stopped or very busy, see 'systemctl status ebbd'",
                                     ANSWER_MS / 1000)
                           : st;

@@ -31,7 +31,7 @@ static int change_all(int operand_count, char **operands, change_fn *change)
         if (st == ST_OK)
             st = change(c, job, &answer, words, sizeof words, &e);
         if (st == ST_AGAIN)
-            st = err_set(&e, ST_ENV, "the daemon does not answer; ask 'ebb status %" PRIu64 "' whether it was done", job);
+            st = err_set(&e, ST_ENV, "the daemon ended before it answered, or is too busy to; ask 'ebb status %" PRIu64 "' whether it was done", job);
         if (st != ST_OK)
             code = fail(&e);
         else if (common.json)

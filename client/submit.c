@@ -39,7 +39,7 @@ static int run_submit(int operand_count, char **operands)
         json_decref(in);
     conn_close(c);
     if (st == ST_AGAIN)
-        st = err_set(&e, ST_ENV, "the daemon does not answer\nsee 'ebb jobs' for whether it took the job, and its log");
+        st = err_set(&e, ST_ENV, "the daemon ended before it answered, or is too busy to\nsee 'ebb jobs' for whether it took the job, and its log");
     if (st != ST_OK)
         return fail(&e);
     if (common.json)

@@ -8,6 +8,7 @@
 #undef fail /* ours prints an error */
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,6 +211,55 @@ static void nobody_there(void **state)
     assert_true(clock_ms() - before < 3000); /* nothing is waited for */
 }
 
+/* A daemon that takes a request with it is not waited for; its successor at the same place is asked. */
+static void who_dies_is_not_waited_for(void **state)
+{
+    (void)state;
+    char path[160];
+    struct conn *c = NULL;
+    struct err e;
+    json_t *out = NULL;
+    snprintf(path, sizeof path, "ipc://%s/mortal", folder);
+    signal(SIGCHLD, SIG_IGN); /* reaped at once */
+    for (int life = 0; life < 2; life++) {
+        int ready[2];
+        char word;
+        assert_int_equal(pipe(ready), 0);
+        pid_t child = fork();
+        if (!child) {
+            struct sock_peer peer;
+            Ebb__Envelope *m;
+            void *own = zmq_ctx_new();
+            if (sock_router(own, path, NULL, &router, &e) != ST_OK || write(ready[1], "r", 1) != 1)
+                _exit(1);
+            for (;;) {
+                sock_wait(router, 60000);
+                if (sock_receive(router, &peer, &m, &e) != ST_OK)
+                    continue;
+                if (strcmp(m->request->verb, "die") == 0)
+                    _exit(0);
+                reply(&peer, m->request->id, ST_OK, "{\"lives\":true}", 0);
+                sock_wait(router, 1); /* lets it go out */
+            }
+        }
+        close(ready[1]);
+        assert_int_equal(read(ready[0], &word, 1), 1);
+        close(ready[0]);
+        if (!c)
+            assert_int_equal(conn_open(path, &c, &e), ST_OK);
+        assert_int_equal(conn_call(c, "echo", NULL, 60000, &out, &e), ST_OK);
+        json_decref(out);
+        out = NULL;
+        uint64_t before = clock_ms();
+        assert_int_equal(conn_call(c, "die", NULL, 600000, &out, &e), ST_AGAIN);
+        assert_string_equal(e.text, "the daemon has gone");
+        assert_true(clock_ms() - before < 300000);
+        assert_int_equal(conn_call(c, "echo", NULL, 600000, &out, &e), ST_AGAIN); /* nobody is there */
+    }
+    conn_close(c);
+    signal(SIGCHLD, SIG_DFL);
+}
+
 static void the_pools_address(void **state)
 {
     (void)state;
@@ -232,6 +282,7 @@ static void the_pools_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(answers), cmocka_unit_test(refusals), cmocka_unit_test(several),
-                                       cmocka_unit_test(late_answers_are_dropped), cmocka_unit_test(nobody_there), cmocka_unit_test(the_pools_address)};
+                                       cmocka_unit_test(late_answers_are_dropped), cmocka_unit_test(nobody_there),
+                                       cmocka_unit_test(who_dies_is_not_waited_for), cmocka_unit_test(the_pools_address)};
     return cmocka_run_group_tests(tests, start, end);
 }
