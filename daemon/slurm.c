@@ -327,10 +327,12 @@ static void hello(struct daemon *d, const struct worker *w)
     if (map_find(&s->by_worker, w->number) || !claims(s, w->number, id, &restarts))
         return;
     struct slurm_job *j = slurm_find(s, id);
-    if (!j && !(j = slurm_add(s, id)))
-        no_memory(s);
-    if (!s->known)
+    if (!j) { /* a daemon before us submitted it, and the queue was not read yet */
+        if (!(j = slurm_add(s, id)))
+            no_memory(s);
         j->adopted = 1;
+        log_info("slurm job %s: adopted, its worker is here", j->id);
+    }
     if (j->worker || restarts > j->restarts)
         slurm_ended(s, j, SLURM_REQUEUED, 0); /* the one before has ended, squeue will say so */
     j->restarts = restarts;
