@@ -28,7 +28,11 @@ static void print_line(const char *line)
     char *id = NULL;
     if (json_object_get(o, "id"))
         id = json_dumps(json_object_get(o, "id"), JSON_ENCODE_ANY | JSON_COMPACT);
-    printf("%s:%" PRIu64 ": %s: %s%s%s\n", short_path(text_of(o, "source")), count_of(o, "line"), text_of(o, "code"), text_of(o, "message"), id ? "  id " : "", id ? id : "");
+    char line_words[40] = "line not known yet"; /* something before it is still to be read */
+    if (count_of(o, "line"))
+        snprintf(line_words, sizeof line_words, "%" PRIu64, count_of(o, "line"));
+    printf("%s:%s%s: %s: %s%s%s\n", short_path(text_of(o, "source")), count_of(o, "line") ? "" : " ", line_words, text_of(o, "code"), text_of(o, "message"), id ? "  id " : "",
+           id ? id : "");
     free(id);
     json_decref(o);
 }

@@ -191,13 +191,15 @@ def test_a_model_that_cannot_be_loaded_is_refused_at_once(dir):
 def test_errors_and_results(dir):
     @with_pool
     def body(dir, pool):
-        inp = os.path.join(dir, "in.jsonl")
+        inp, gate, out = (os.path.join(dir, n) for n in ("in.jsonl", "gate", "out"))
         with open(inp, "w") as f:
             for i in range(300):
-                f.write('{"id": %d, "text": "x"}\n' % i if i % 10 else "bad\n")
-        out = os.path.join(dir, "out")
-        job = submit(pool, spec(dir, "e", inp, out))
+                f.write(json.dumps({"id": i, "text": t.gated(gate, i, 0 if i == 1 else 300)}) + "\n" if i % 10 else "bad\n")
+        job = submit(pool, spec(dir, "e", inp, out, "tuning: { commit: 0.1s, micro_batch: 1 }\n"))
+        t.wait_for(lambda: "in.jsonl: line not known yet: invalid_json" in pool.ebb("errors", str(job))[1], 60)  # those before it are still to be read
+        t.open_gate(gate)
         pool.wait_state(job, "done")
+        assert ":11: invalid_json" in pool.ebb("errors", str(job))[1]
         assert len(pool.ebb("errors", str(job), "--limit", "100")[1].splitlines()) == 30
         listed = [json.loads(line) for line in pool.ebb("errors", str(job), "--json", "--limit", "5")[1].splitlines()]
         assert [e["line"] for e in listed[:5]] == [1, 11, 21, 31, 41], listed
