@@ -2,6 +2,7 @@
 #include "daemon/agents_inside.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -100,7 +101,7 @@ static void on_state(struct agents *a, struct agent *x, const Ebb__AgentState *m
     x->silent = 0;
     x->free = strcmp(state, "free") == 0;
     x->room = m->room;
-    x->load_of_others = m->load_of_others;
+    x->load_of_others = isfinite(m->load_of_others) && m->load_of_others > 0 ? m->load_of_others : 0; /* JSON knows no others */
     x->available_bytes = m->memory_available_bytes;
     for (size_t i = 0; i < x->count; i++)
         x->guests[i].named = 0;

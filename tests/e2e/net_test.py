@@ -432,6 +432,8 @@ def test_hostile_peers_with_good_keys_do_no_harm(dir, pool):
         assert pool.process.poll() is None, pool.said()[-3000:]
         if seed == 1:
             pool.worker(node)  # from now on an honest one beside them
+        rc, o, e = t.run([HOSTILE, "worker", f"tcp://127.0.0.1:{pool.port + 2}", bad, str(seed), "1000"])  # at the relay
+        assert rc == 0, (rc, o, e, pool.said()[-3000:])
         rc, o, e = t.run([HOSTILE, "client", pool.clients_at, rude, str(seed), "600"])
         assert rc == 0, (rc, o, e, pool.said()[-3000:])
     assert "0 leases" not in o
