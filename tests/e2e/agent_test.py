@@ -825,4 +825,5 @@ def test_two_agents_do_not_share_a_folder(dir):
         pool.stop()
 
 
-t.main(globals())
+if __name__ == "__main__":
+    t.main(globals())
