@@ -97,6 +97,16 @@ static int run_errors(int operand_count, char **operands)
     conn_close(c);
     if (st != ST_OK)
         return fail(&e);
+    if (!p.printed && !code_wanted) { /* a finished job's are in a file, and people move files */
+        json_t *o = NULL;
+        uint64_t known = ask("job", json_pack("{s:I}", "job", (json_int_t)job), &o, &e) == ST_OK && strcmp(text_of(o, "state"), "done") == 0 ? count_of(o, "errors") : 0;
+        if (known)
+            err_set(&e, ST_ENV, "job %" PRIu64 " has %s record%s in error, but its list is not in '%s' any more: it was moved or removed", job, units_count(n, (double)known),
+                    known == 1 ? "" : "s", short_path(text_of(o, "output")));
+        json_decref(o);
+        if (known)
+            return fail(&e);
+    }
     if (!p.printed)
         say("no errors");
     else if (p.total > p.printed)

@@ -1,6 +1,7 @@
 /* Where a job's results are; or the results themselves, row after row in the order of the input. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@ static int is_rows(const char *path)
     return ends(base, ".jsonl") && strcmp(base, "errors.jsonl") != 0 && !ends(base, ".errors.jsonl") && !ends(base, ".ids.jsonl");
 }
 
-static enum status stream(const char *path, struct err *e)
+static enum status stream(const char *path, uint64_t *lines, struct err *e)
 {
     char bytes[65536];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -35,6 +36,8 @@ static enum status stream(const char *path, struct err *e)
             continue;
         if (n < 0)
             st = err_errno(e, ST_ENV, errno, "cannot read '%s'", path);
+        for (ssize_t k = 0; k < n; k++)
+            *lines += bytes[k] == '\n';
         if (n > 0 && fwrite(bytes, 1, (size_t)n, stdout) != (size_t)n)
             st = err_errno(e, ST_ENV, errno, "cannot write to standard output");
         if (n <= 0 || st != ST_OK)
@@ -49,7 +52,7 @@ static int run_results(int operand_count, char **operands)
     (void)operand_count;
     json_t *job = NULL, *file;
     struct err e;
-    uint64_t id;
+    uint64_t id, lines = 0;
     size_t i, rows = 0, arrays = 0;
     if (parse_job(operands[0], &id, &e) != ST_OK || ask("job", json_pack("{s:I, s:b}", "job", (json_int_t)id, "spec", 1), &job, &e) != ST_OK)
         return fail(&e);
@@ -64,11 +67,17 @@ static int run_results(int operand_count, char **operands)
             print_json(json_pack("{s:s}", "path", path));
         else if (!cat)
             puts(path);
-        else if (is_rows(path) && (st = stream(path, &e)) != ST_OK)
+        else if (is_rows(path) && (st = stream(path, &lines, &e)) != ST_OK)
             break;
     }
+    if (st == ST_OK && cat && rows && strcmp(text_of(job, "state"), "done") == 0 && lines != count_of(job, "rows"))
+        st = err_set(&e, ST_ENV, "these are %" PRIu64 " rows of %" PRIu64 ": files of the results of job %s were moved, removed or changed; to make them anew, submit the job again "
+                                 "with --force", lines, count_of(job, "rows"), operands[0]);
     if (st == ST_OK && cat && !rows && arrays)
         st = err_set(&e, ST_USER, "the results of job %s are .npy files, which are no rows of text; 'ebb results %s' prints their paths", operands[0], operands[0]);
+    else if (st == ST_OK && !rows && !arrays && strcmp(text_of(job, "state"), "done") == 0)
+        st = err_set(&e, ST_ENV, "the results of job %s are not in '%s' any more: they were moved or removed; to make them anew, submit the job again", operands[0],
+                     short_path(text_of(job, "output")));
     else if (st == ST_OK && !rows && !arrays)
         say("no results yet: the job is %s; 'ebb watch %s' shows how far it is", text_of(job, "state"), operands[0]);
     json_decref(job);

@@ -204,6 +204,14 @@ def test_errors_and_results(dir):
         listed = [json.loads(line) for line in pool.ebb("errors", str(job), "--json", "--limit", "5")[1].splitlines()]
         assert [e["line"] for e in listed[:5]] == [1, 11, 21, 31, 41], listed
         assert "part-00000.jsonl" in pool.ebb("results", str(job))[1]
+        assert len(pool.ebb("results", str(job), "--cat")[1].splitlines()) == 270
+        part = os.path.join(out, "part-00000.jsonl")
+        with open(part, "r+b") as f:
+            f.truncate(os.path.getsize(part) // 2)
+        assert "rows of 270: files of the results of job 1 were moved" in pool.ebb("results", str(job), "--cat", want=1)[2]
+        os.rename(out, out + ".away")  # people move files
+        assert "any more: they were moved or removed" in pool.ebb("results", str(job), want=1)[2]
+        assert "has 30 records in error, but its list is not in" in pool.ebb("errors", str(job), want=1)[2]
 
     body(dir)
 
