@@ -288,6 +288,13 @@ def test_invitations(dir, pool):
     key = os.path.join(dir, "home", "ebb", "client.key")
     assert stat.S_IMODE(os.stat(key).st_mode) == 0o600 and not os.path.exists(key + ".joining")
     assert pool.tcp(key, "jobs")[0] == 0
+    by_env = {**home, "EBB_DAEMON": pool.clients_at[len("tcp://"):], "EBB_KEY_FILE": key}
+    assert t.run([t.EBB, "jobs"], env=by_env)[0] == 0
+    assert t.run([t.EBB, "--daemon", pool.clients_at, f"--key-file={key}", "jobs"], env=home)[0] == 0
+    rc, o, e = t.run([t.EBB, "jobs", "--daemon", "localhost:1", "--key-file", key], env=home)
+    assert rc == 1 and "no daemon can be reached at 'tcp://localhost:1'" in e, (rc, e)
+    rc, o, e = t.run([t.EBB, "jobs", "--daemon", pool.clients_at, "--key-file", key + ".none"], env=home)
+    assert rc == 2 and "ebb invite --client" in e, (rc, e)
     # once; never over a key that is there
     rc, o, e = t.run([t.EBB, *words[1:]], env=home)
     assert rc == 2 and "already" in e, (rc, e)
