@@ -42,6 +42,8 @@ struct talk {
 static void close_socket(struct talk *t)
 {
     int none = 0;
+    if (t->sock)
+        zmq_socket_monitor(sock_zmq(t->sock), NULL, 0); /* it would go on telling nobody, and lose the words */
     if (t->monitor) {
         zmq_setsockopt(t->monitor, ZMQ_LINGER, &none, sizeof none);
         zmq_close(t->monitor);
