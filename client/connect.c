@@ -22,7 +22,7 @@
 
 #define DEFAULT_SOCKET "/run/ebb/clients"
 #define ANSWER_MS 30000
-#define MEET_MS 15000
+#define MEET_MS 30000
 #define LOOK_MS 250 /* how often a watched daemon is looked after */
 
 struct conn {

