@@ -137,6 +137,7 @@ static void written(void *data, void *hint)
 {
     struct answer *a = hint;
     (void)data;
+    atomic_load(&a->handed); /* all that was written before is seen here, also by who checks that */
     if (a->reserved)
         give_room(a->peer, a->reserved);
     peer_unref(a->peer);
@@ -153,7 +154,10 @@ static void send_answer(struct relay *r, struct answer *a)
         written(NULL, a);
         return;
     }
-    if (zmq_msg_init_data(&m, a->bytes.data, a->bytes.len, written, a))
+    void *bytes = a->bytes.data;
+    size_t len = a->bytes.len;
+    atomic_store(&a->handed, 1);
+    if (zmq_msg_init_data(&m, bytes, len, written, a))
         relay_no_memory();
     if (zmq_msg_send(&m, s, ZMQ_DONTWAIT) < 0)
         zmq_msg_close(&m);

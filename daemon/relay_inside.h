@@ -72,6 +72,7 @@ struct answer {
     struct peer *peer; /* counted */
     struct buf bytes;
     uint64_t reserved;
+    atomic_int handed; /* to ZeroMQ, which gives it back on a thread of its own */
 };
 
 struct relay {
