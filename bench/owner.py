@@ -197,6 +197,17 @@ def keyboard(pool):
     return frozen if frozen is not None else away, away
 
 
+def guest_share(pool, seconds):
+    """Of all processor time."""
+    def used():
+        with open(f"/proc/{pool.guests()[0]}/stat") as f:
+            n = f.read().rpartition(")")[2].split()
+        return (int(n[11]) + int(n[12])) / os.sysconf("SC_CLK_TCK")
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / seconds / CORES
+
+
 def returns(pool, kind, *args, short=0):
     """Seconds until frozen and gone, for one return; of memory, from the moment on at which less than `short` bytes are available."""
     guest = pool.at_work()
@@ -257,6 +268,17 @@ def main():
                       f"{result[f'{kind}_gone_s']} s (worst {result[f'{kind}_gone_worst_s']})", flush=True)
             else:
                 print(f"{words[kind]}: not measured, this machine is busy with other things", flush=True)
+        # What guests take while others want everything: this can be seen on a busy machine, too
+        pool.start_agent("load: { limit: off }\n")
+        pool.wait(pool.guests, 120, "no guest comes", 0.1)
+        time.sleep(2)
+        p, _ = hog("cpu", CORES, 20)
+        share = guest_share(pool, 15)
+        p.kill()
+        p.wait()
+        pool.stop_agent()
+        result["guest_share_percent"] = round(100 * share, 2)
+        print(f"beside a program that wants all cores a guest that is left there takes {result['guest_share_percent']} % of the processor's time", flush=True)
         # What guests cost
         ways = {"alone": None, "beside": "load: { limit: off }\n", "agent": ""}
         for kind, args in (("cpu", ("cpu", CORES, SECONDS)), ("memory", ("memory", 256 << 20, SECONDS))):
