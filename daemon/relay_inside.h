@@ -1,5 +1,5 @@
-/* Inside the relay: relay.c (the socket, who waits for what), relay_ask.c (what the loop says), relay_read.c (sources), relay_write.c (parts), relay_model.c
-   (models) share this.
+/* Inside the relay: relay_open.c (threads, sockets, the end), relay.c (the socket, who waits for what), relay_ask.c (what the loop says), relay_read.c
+   (sources), relay_write.c (parts), relay_model.c (models) share this.
 
    The way of a question: the socket's thread makes a *task* of it and queues it with its *peer*; when there is room for the answer, it goes to the *hand* (a
    thread with files of its own) that has always served this source, part or model, so that no file is shared by two threads; a hand that does not know the file
@@ -105,6 +105,10 @@ void relay_say_data(struct task *t, uint64_t id, enum status st, const struct er
 void relay_task_free(struct task *t);
 void relay_hand_add(struct hand *h, struct task *t, int first);
 noreturn void relay_no_memory(void);
+void *relay_run(void *relay); /* the socket's thread */
+void relay_wake(struct relay *r);
+void relay_written(void *data, void *answer); /* ZeroMQ's thread: it is written out, or its peer is gone */
+void relay_peer_unref(struct peer *p);
 
 /* relay_ask.c. Takes the task; it comes back to its hand with `again` set. */
 void relay_ask(struct task *t);
