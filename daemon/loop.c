@@ -323,6 +323,9 @@ static void on_reload(uv_signal_t *h, int number)
     c->state_dir = state;
     c->runtime_dir = runtime;
     c->own_runtime = d->config->own_runtime;
+    char **listen = c->listen; /* what we listen at, until a restart */
+    c->listen = d->config->listen;
+    d->config->listen = listen;
     c->before = d->config;
     d->config = c;
     log_init("ebbd", c->log_level);

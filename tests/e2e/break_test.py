@@ -1,0 +1,170 @@
+"""Faults that come together: an owner and a restart, a key taken back from a worker without the files, several agents on one host, wrong clocks, impatient operators.
+After each: every record once, the bytes of a quiet run, and nobody blamed."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ebbtest as t
+import agent_test as a
+import net_test as n
+import relay_test as r
+
+YAML = "workers: { count: 1, lanes: 1, priority: normal }\nevict: { after: 60s }\nreturn_after: 1s\nowner: { idle: 1min }\n"
+
+
+def begun(pool, job, more_than=0):
+    return t.wait_for(lambda: pool.job(job)["records_done"] > more_than, 60, 0.1)
+
+
+def finish(dir, pool, job, inp, gate, out):
+    n.finish(dir, pool, job, inp, gate, out)
+    a.no_blame(pool, job)
+
+
+def with_agents(f):
+    """f(dir, pool, agents): what it appends to agents is ended."""
+    def body(dir):
+        pool, agents = n.NetPool(dir), []
+        try:
+            f(dir, pool, agents)
+            for x in agents:
+                if x.process.poll() is None:
+                    assert x.stop() == 0, x.text()[-3000:]
+                assert not x.guests()
+        finally:
+            for x in agents:
+                if x.process.poll() is None:
+                    x.process.kill()
+                x.process.wait()
+            pool.stop()
+
+    body.__name__ = f.__name__
+    return body
+
+
+class Lent(a.Agent):
+    """An agent that was invited; `called`: what its node is called, if not as its folder."""
+
+    def __init__(self, dir, pool, agents, name, called=None, env=None):
+        os.makedirs(os.path.join(dir, name, "state"), exist_ok=True)
+        shutil.move(pool.key("node", name), os.path.join(dir, name, "state", "node.key"))
+        self.called, self.more = called or name, env or {}
+        super().__init__(dir, pool, name, endpoint=pool.workers_at, yaml=YAML)
+        agents.append(self)
+
+    def start(self, pool):
+        self.args[self.args.index("--host") + 1] = self.called
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(self.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **pool.env, **self.more})
+
+
+def other_time(days):
+    """What makes a program live at another time, where that can be had."""
+    found = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+    return {"LD_PRELOAD": found[0], "FAKETIME": f"{days}d", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"} if found else None
+
+
+@with_agents
+def test_owner_and_a_daemon_killed(dir, pool, agents):
+    inp, gate = n.records(dir)
+    path, out = n.spec(dir, inp)
+    client = pool.key("client", "client")
+    job = n.submit(pool, client, path)
+    x = Lent(dir, pool, agents, "desk")
+    begun(pool, job)
+    guest = t.wait_for(x.guests, 30)[0]
+    x.node.log_in("owner")
+    x.node.touch()
+    t.wait_for(lambda: a.stands_still(guest), 30)
+    pool.kill()
+    pool.start()
+    t.wait_for(lambda: any(row["state"] == "frozen" for row in a.rows(pool, "nodes")), 60, 0.1)
+    x.node.log_in()
+    t.wait_for(lambda: not x.guests() or not a.stands_still(x.guests()[0]), 60)
+    finish(dir, pool, job, inp, gate, out)
+
+
+@with_agents
+def test_two_agents_of_one_node_one_of_another_time(dir, pool, agents):
+    """Two people's agents under one name with odd letters; one agent lives years ahead and one behind. Then all are told to go again and again."""
+    inp, gate = n.records(dir)
+    path, out = n.spec(dir, inp)
+    with open(path, "a") as f:
+        f.write("workers: { min: 2 }\n")
+    job = n.submit(pool, pool.key("client", "client"), path)
+    for name, days in (("one", "+2000"), ("two", "-2000")):
+        Lent(dir, pool, agents, name, called="a node;$(x)", env=other_time(days))
+    begun(pool, job)
+    t.wait_for(lambda: len(a.rows(pool, "workers")) == 2, 60, 0.1)
+    for _ in range(20):
+        pool.ebb("drain", "--all", want=None)
+    pool.kill()
+    pool.start()
+    finish(dir, pool, job, inp, gate, out)
+
+
+def test_a_configuration_that_changes_its_mind(dir):
+    """What needs a restart is said, and what ebbd listens at stays true: nothing falls over when it is asked."""
+    pool = n.NetPool(dir)
+    try:
+        first = open(pool.config).read()
+        for text, says in ((first.replace("listen:", "#listen:"), "'listen' needs a restart"), (first.replace("roots:", "#roots:"), "'roots' must be said"),
+                           (first + "bogus: 1\n", "unknown key 'bogus'"), (first.replace("5s", "0s"), "'worker_timeout' must be 2s to 1h")):
+            with open(pool.config, "w") as f:
+                f.write(text)
+            pool.process.send_signal(signal.SIGHUP)
+            pool.wait_said(says)
+            assert f"tcp://127.0.0.1:{pool.port}" in pool.ebb("doctor", want=None)[1]
+            assert pool.ebb("invite", "--node")[1].startswith(f"ebb-agent join tcp://") and str(pool.port) in pool.ebb("invite", "--node")[1]
+        with open(pool.config, "w") as f:
+            f.write(first)
+        pool.process.send_signal(signal.SIGHUP)
+        t.wait_for(lambda: pool.said().count("configuration read again") == 2, 30)
+        assert pool.said().count("needs a restart") == 1
+    finally:
+        pool.stop()
+
+
+def test_old_deadlines_and_roots_that_are_links(dir):
+    real, link = os.path.join(dir, "real"), os.path.join(dir, "link")
+    os.makedirs(real)
+    os.symlink(real, link)
+    config = os.path.join(dir, "ebbd.yaml")
+    with open(config, "w") as f:
+        f.write(f"roots: [{link}, {t.BUILD}]\n")
+    gate = os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(real, "in.jsonl"), 100, text=lambda i: t.gated(gate, i, 20))
+    pool = t.Pool(dir, "--config", config, env=n.HOOK)
+    try:
+        pool.ebb("submit", "--model", t.tiny_model(), "--input", inp, "--output", os.path.join(dir, "out"), want=2)
+        for through in (link, real):
+            pool.ebb("submit", "--model", t.tiny_model(), "--input", os.path.join(through, "in.jsonl"), "--output", os.path.join(through, "out" + through[-1]), "--deadline",
+                     "2020-01-31 07:00")
+        for again in (0, 1): # a daemon that was started anew knows as well
+            late = t.wait_for(lambda: pool.job(1)["late"], 60)
+            assert "d " in late and int(late.split("passed ")[1].split()[0]) > 1000, late
+            if not again:
+                pool.kill()
+                pool.start()
+        t.open_gate(gate)
+        for job in (1, 2):
+            pool.wait_state(job, "done")
+    finally:
+        pool.stop()
+
+
+def test_doctor_knows_a_pool_elsewhere(dir):
+    port = t.free_ports(1)
+    for env in ({"EBB_DAEMON": f"tcp://127.0.0.1:{port}"}, {"EBB_DAEMON": "ipc:///nowhere"}):
+        rc, o, e = t.run([t.EBB, "doctor"], env={"EBB_SOCKET": "", "XDG_CONFIG_HOME": dir, **env})
+        assert rc == 1 and "BAD" in o, (o, e)
+
+
+if __name__ == "__main__":
+    t.main(globals())
