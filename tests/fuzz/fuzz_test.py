@@ -28,15 +28,17 @@ def fuzz(target):
         return name, f"there are no seeds for it in {seeds}", ""
     run = [target, f"-max_total_time={SECONDS}", f"-timeout={ONE_INPUT_S}", f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={found}{name}-",
            "-print_final_stats=1", corpus, seeds]
-    p = subprocess.run(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, errors="replace")
+    p = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, errors="replace")
+    said = p.communicate()[0]
+    shutil.rmtree(f"/dev/shm/ebb-fuzz-{p.pid}", ignore_errors=True)  # model_files.h
     if not KEEP:
         shutil.rmtree(corpus)
-    units = re.search(r"number_of_executed_units: (\d+)", p.stdout)
-    counted = re.findall(r"cov: (\d+)", p.stdout)
+    units = re.search(r"number_of_executed_units: (\d+)", said)
+    counted = re.findall(r"cov: (\d+)", said)
     if p.returncode != 0:
-        return name, f"exit code {p.returncode}; once more: {target} {found}{name}-...\n{p.stdout[-6000:]}", ""
+        return name, f"exit code {p.returncode}; once more: {target} {found}{name}-...\n{said[-6000:]}", ""
     if not units or int(units.group(1)) == 0 or not counted:
-        return name, f"it ran nothing\n{p.stdout[-2000:]}", ""
+        return name, f"it ran nothing\n{said[-2000:]}", ""
     return name, None, f"{int(units.group(1)):,} inputs, {counted[-1]} edges"
 
 
