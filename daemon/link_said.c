@@ -114,9 +114,13 @@ static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelRea
 
 static void on_model_failed(struct link *l, struct worker *w, const Ebb__ModelFailed *m)
 {
-    char text[400];
-    take_text(text, sizeof text, m->text);
-    log_warn("worker %s: model %" PRIx64 " failed: %s", w->name, m->model_key, text);
+    char said[320], text[400];
+    take_text(said, sizeof said, m->text);
+    log_warn("worker %s: model %" PRIx64 " failed: %s", w->name, m->model_key, said);
+    if (w->provider == PROVIDER_LOCAL)
+        snprintf(text, sizeof text, "%s", said);
+    else
+        snprintf(text, sizeof text, "worker %s: %s", w->name, said); /* it may be that machine's fault */
     struct sched_event ev = {.kind = SCHED_MODEL_FAILED, .worker = w->number, .job = m->job};
     ev.u.model.model_key = m->model_key;
     ev.u.model.text = text;

@@ -109,6 +109,55 @@ def test_two_agents_of_one_node_one_of_another_time(dir, pool, agents):
     finish(dir, pool, job, inp, gate, out)
 
 
+def relayed(dir, pool):
+    """A job of which everything is below a folder that others do not see."""
+    folder = os.path.join(dir, "seen")
+    os.makedirs(folder)
+    gate = os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(folder, "in.jsonl"), 600, text=lambda i: t.gated(gate, i, 200))
+    model = shutil.copytree(t.tiny_model(), os.path.join(folder, "model"))
+    out = os.path.join(folder, "out")
+    job = json.loads(pool.ebb("submit", "--json", "--model", model, "--input", inp, "--output", out, "--commit", "200ms", "--micro-batch", "4")[1].splitlines()[0])["job"]
+    return folder, inp, gate, model, out, job
+
+
+@n.with_net
+def test_key_taken_back_from_one_behind_the_relay(dir, pool):
+    """One is cut off in mid-upload, one has hardly any room for models, one is asked to go with a micro-batch that outlasts its grace: the last does the rest."""
+    r.need_namespaces()
+    folder, inp, gate, model, out, job = relayed(dir, pool)
+    workers = []
+    try:
+        bad = r.Far(pool, "bad", hide=[folder], env=n.HOOK, connect=pool.workers_at, more=["--key-file", pool.key("node", "bad")])
+        workers.append(bad)
+        begun(pool, job, 20)
+        pool.keys("revoke", "bad")
+        assert bad.process.wait(60) == 2, bad.text()[-2000:]
+        models = os.path.join(dir, "hosts", "small", "models")
+        small = r.Far(pool, "small", hide=[folder], inside=[f"mkdir -p {models}", f"mount -t tmpfs -o size=16k none {models}"], env=n.HOOK, connect=pool.workers_at,
+                      more=["--key-file", pool.key("node", "small")])
+        workers.append(small)
+        held = pool.wait_state(job, "held") # nobody else is there
+        assert "worker small: no room for the model in" in held["reason"], held
+        small.kill()
+        pool.ebb("resume", str(job))
+        late = r.Far(pool, "late", hide=[folder], env=n.HOOK, connect=pool.workers_at, more=["--key-file", pool.key("node", "late"), "--grace", "1s"])
+        workers.append(late)
+        t.wait_for(lambda: any(w["name"] == "late" and w["state"] == "running" for w in a.rows(pool, "workers")), 60, 0.1)
+        late.process.terminate()
+        late.process.wait(60)
+        shutil.rmtree(os.path.join(dir, "hosts", "late"))
+        good = r.Far(pool, "good", hide=[folder], env=n.HOOK, connect=pool.workers_at, more=["--key-file", pool.key("node", "good")])
+        workers.append(good)
+        finish(dir, pool, job, inp, gate, out)
+    except AssertionError:
+        sys.stderr.write(pool.said()[-4000:] + "".join(w.text()[-1500:] for w in workers if os.path.exists(w.log)))
+        raise
+    finally:
+        for w in workers:
+            w.kill()
+
+
 def test_a_configuration_that_changes_its_mind(dir):
     """What needs a restart is said, and what ebbd listens at stays true: nothing falls over when it is asked."""
     pool = n.NetPool(dir)
