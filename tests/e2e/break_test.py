@@ -51,15 +51,22 @@ def with_agents(f):
 class Lent(a.Agent):
     """An agent that was invited; `called`: what its node is called, if not as its folder."""
 
-    def __init__(self, dir, pool, agents, name, called=None, env=None):
+    def __init__(self, dir, pool, agents, name, called=None, env=None, joined=False):
         os.makedirs(os.path.join(dir, name, "state"), exist_ok=True)
-        shutil.move(pool.key("node", name), os.path.join(dir, name, "state", "node.key"))
-        self.called, self.more = called or name, env or {}
+        key = os.path.join(dir, name, "state", "node.key")
+        shutil.move(pool.key("node", name), key)
+        if joined: # as an invitation leaves it
+            with open(key, "a") as f:
+                f.write(f"daemon: {pool.workers_at}\n")
+        self.called, self.more, self.joined = called or name, env or {}, joined
         super().__init__(dir, pool, name, endpoint=pool.workers_at, yaml=YAML)
         agents.append(self)
 
     def start(self, pool):
         self.args[self.args.index("--host") + 1] = self.called
+        if self.joined and "--connect" in self.args:
+            at = self.args.index("--connect")
+            del self.args[at : at + 2]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **pool.env, **self.more})
 
@@ -206,6 +213,26 @@ def test_old_deadlines_and_roots_that_are_links(dir):
             pool.wait_state(job, "done")
     finally:
         pool.stop()
+
+
+@with_agents
+def test_a_node_that_lends_nothing_for_a_while(dir, pool, agents):
+    """As an invited node is set up: the key alone says where the daemon is. Reading the file again says what is so."""
+    inp, gate = n.records(dir)
+    path, out = n.spec(dir, inp)
+    job = n.submit(pool, pool.key("client", "client"), path)
+    x = Lent(dir, pool, agents, "desk", joined=True)
+    begun(pool, job, 20)
+    x.configure(YAML.replace("count: 1", "count: 0"))
+    x.process.send_signal(signal.SIGHUP)
+    t.wait_for(lambda: any(row["reason"] == "no room: 'workers.count' is 0" for row in a.rows(pool, "nodes")), 60, 0.1)
+    t.wait_for(lambda: not x.guests(), 60)
+    x.configure(YAML)
+    x.process.send_signal(signal.SIGHUP)
+    t.wait_for(lambda: x.text().count("configuration read again") == 2, 60)
+    assert "need a restart" not in x.text(), x.text()
+    pool.worker(pool.key("node", "other"))
+    finish(dir, pool, job, inp, gate, out)
 
 
 def test_doctor_knows_a_pool_elsewhere(dir):

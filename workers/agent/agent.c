@@ -46,6 +46,7 @@ struct agent {
     struct talk *talk;
     int signal_fd, lock_fd;
     int leave, now;            /* told to end; told twice */
+    int joined;                /* where the daemon is was said by the key alone */
     uint64_t look_ms, bytes_ms, leave_ms, watchdog_ms;
     unsigned looks;
     char status[200];
@@ -93,7 +94,7 @@ static void reload(struct agent *a)
     if (agent_config_read(&c, a->words, &e) != ST_OK) {
         log_error("the configuration stays as it is: %s", e.text);
     } else {
-        if (changed(c.daemon, a->config.daemon) || changed(c.key_file, a->config.key_file) || changed(c.dir, a->config.dir) ||
+        if (((c.daemon || !a->joined) && changed(c.daemon, a->config.daemon)) || changed(c.key_file, a->config.key_file) || changed(c.dir, a->config.dir) ||
             changed(c.host, a->config.host) || changed(c.pack_cache, a->config.pack_cache) || c.pack_bytes != a->config.pack_bytes || c.priority != a->config.priority)
             log_warn("daemon, key_file, dir, host, priority and pack_cache need a restart");
         a->config.policy = c.policy;
@@ -236,6 +237,7 @@ static enum status find_daemon(struct agent *a, struct err *e)
     struct keys_file k;
     if (c->key_file && (!c->daemon || strncmp(c->daemon, "tcp://", 6) == 0)) {
         TRY(keys_read(c->key_file, KEYS_NODE, &a->keys, e));
+        a->joined = !c->daemon;
         if (!c->daemon && keys_read_file(c->key_file, &k, e) == ST_OK && *k.daemon && !(c->daemon = mem_strdup(k.daemon)))
             return err_nomem(e, "the configuration");
         keys_wipe(&k.keys);

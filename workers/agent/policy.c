@@ -269,7 +269,9 @@ void policy_decide(const struct policy *p, struct policy_state *s, const struct 
     }
     if (s->mode == MODE_FREE) {
         s->reason[0] = 0;
-        if (!s->room)
+        if (!p->workers)
+            snprintf(out->reason, sizeof out->reason, "no room: 'workers.count' is 0");
+        else if (!s->room)
             snprintf(out->reason, sizeof out->reason, "no room: load of others %.1f, %.1f GiB of memory available", s->load_slow,
                      (double)r->memory_available_bytes / (1u << 30));
         return;
