@@ -16,7 +16,7 @@
 
 const struct policy policy_default = {
     .load_limit = 0.25,
-    .load_calm = 0.10,
+    .load_calm = 0.15,
     .pressure_limit = {[PRESSURE_CPU] = 0.5, [PRESSURE_MEMORY] = 0.1, [PRESSURE_IO] = 0.5},
     .memory_keep = {.share = 0.15},
     .memory_evict = {.share = 0.05},
