@@ -153,8 +153,7 @@ def test_key_taken_back_from_one_behind_the_relay(dir, pool):
         t.wait_for(lambda: any(w["name"] == "late" and w["state"] == "running" for w in a.rows(pool, "workers")), 60, 0.1)
         late.process.terminate()
         late.process.wait(60)
-        shutil.rmtree(os.path.join(dir, "hosts", "late"))
-        good = r.Far(pool, "good", hide=[folder], env=n.HOOK, connect=pool.workers_at, more=["--key-file", pool.key("node", "good")])
+        good = r.Far(pool, "good", hide=[folder], host="late", env=n.HOOK, connect=pool.workers_at, more=["--key-file", pool.key("node", "good")])
         workers.append(good)
         finish(dir, pool, job, inp, gate, out)
     except AssertionError:
