@@ -359,7 +359,7 @@ void verb_revoke(struct call *c)
     const struct keyring_key *k = name ? keyring_named(&a->ring, name, &several) : NULL;
     if (!k || several) {
         call_refuse(c, k ? ST_USER : ST_NOT_FOUND, k ? "there are several keys named '%.60s': give the key itself, as 'ebb keys' shows it"
-                                                     : "there is no key named '%.60s'; 'ebb keys' lists those there are", name ? name : "");
+                                                     : "there is no key named '%.60s'; 'ebb keys list' names those there are", name ? name : "");
         return;
     }
     struct edit *x = edit_new(a);
