@@ -152,7 +152,7 @@ static enum status read_file(struct agent_config *c, const char *file, struct er
         {"pressure.io", "a share of the time such as 50%, or off", take_limit, &p->pressure_limit[PRESSURE_IO], NULL},
         {"evict.memory", "a share such as 5%, or a size such as 1GiB", take_amount, &p->memory_evict, NULL},
         {"evict.after", "a duration such as 3s", settings_duration, &p->evict_after_ms, NULL},
-        {"freeze_after", "a duration such as 200ms", settings_duration, &p->freeze_after_ms, NULL},
+        {"freeze_after", "a duration such as 100ms", settings_duration, &p->freeze_after_ms, NULL},
         {"thaw_after", "a duration such as 1s", settings_duration, &p->thaw_after_ms, NULL},
         {"return_after", "a duration such as 1min", settings_duration, &p->return_after_ms, NULL},
         {"grace", "a duration such as 20s", settings_duration, &p->grace_ms, NULL},

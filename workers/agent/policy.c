@@ -22,7 +22,7 @@ const struct policy policy_default = {
     .memory_evict = {.share = 0.05},
     .owner = OWNER_ACTIVE,
     .owner_idle_ms = 10 * 60000,
-    .freeze_after_ms = 200,
+    .freeze_after_ms = 100,
     .thaw_after_ms = 1000,
     .evict_after_ms = 3000,
     .return_after_ms = 60000,
