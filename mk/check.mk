@@ -52,6 +52,7 @@ TESTS_crash := $(sort $(wildcard tests/crash/*_test.py))
 TESTS_extra := tests/lib/check-includes
 # instrumented already, and by another compiler: not where the rest is instrumented too
 TESTS_fuzz  := $(if $(SANITIZE),,tests/fuzz/fuzz_test.py)
+FUZZERS     := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
 .PHONY: check check-all
 check: deps-check
 	$(Q)$(MAKE) --no-print-directory check-all
@@ -88,7 +89,6 @@ bench: all demo-data $(TOKENIZERS) $(BENCHES) $(BENCH_TOOLS) $(TEST_TOOLS)
 FUZZ_SECONDS ?= 3600
 FUZZ_CHECK_SECONDS ?= 10
 FUZZ_CC ?= clang
-FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
 FUZZ_FLAGS := -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen
 SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_image) $(SRC_tensor_in) $(SRC_wire) workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/family.c workers/engine/modules.c workers/engine/graph/dtype.c daemon/words.c daemon/slurm_words.c daemon/keyring.c
