@@ -25,6 +25,15 @@ static void take_text(char *to, size_t size, const char *from)
     words_tidy(to);
 }
 
+static struct agent *by_number(const struct agents *a, uint64_t number)
+{
+    size_t i = 0;
+    for (struct agent *x; (x = map_next(&a->by_peer, &i));)
+        if (x->number == number)
+            return x;
+    return NULL;
+}
+
 static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__AgentHello *m)
 {
     char text[300];
@@ -34,28 +43,32 @@ static void on_hello(struct agents *a, const struct sock_peer *peer, const Ebb__
         link_send_refused(a->d->link, peer, text);
         return;
     }
-    struct agent *x = agents_of(a, peer), *other = map_find(&a->by_peer, link_peer_key(peer));
-    if (other && !x && clock_ms() - other->seen_ms <= AGENTS_SILENT_MS) {
+    struct agent *x = agents_of(a, peer), *other = x ? NULL : by_number(a, m->agent), *named = map_find(&a->by_peer, link_peer_key(peer));
+    if ((other && other->peer.user != peer->user && clock_ms() - other->seen_ms <= AGENTS_SILENT_MS) ||
+        (named && named->peer.user != peer->user && clock_ms() - named->seen_ms <= AGENTS_SILENT_MS)) {
         link_send_refused(a->d->link, peer, "it comes under the number of an agent that came with another key, and speaks");
         return;
     }
-    if (!x && a->by_peer.count >= MOST_AGENTS) {
+    if (!x && !other && a->by_peer.count >= MOST_AGENTS) {
         link_send_refused(a->d->link, peer, "this ebbd knows as many agents as it can");
         return;
     }
-    int again = x != NULL, other_process = again && x->pid != m->pid;
-    if (!x) {
-        x = mem_zalloc(sizeof *x);
-        if (other) /* its node has another key now */
-            agents_free(a, other);
-        if (!x || map_add(&a->by_peer, link_peer_key(peer), x)) {
-            struct err e;
-            mem_free(x);
-            err_nomem(&e, "an agent");
-            loop_fatal(a->d, &e);
-        }
-        x->joined_ms = clock_ms();
+    if (other) { /* started anew, or it has made a new connection */
+        map_remove(&a->by_peer, link_peer_key(&other->peer));
+        x = other;
     }
+    int again = x != NULL, other_process = again && x->pid != m->pid;
+    if (named && named != x) /* another one by that name, by chance or by ill will */
+        agents_free(a, named);
+    if (!x)
+        x = mem_zalloc(sizeof *x);
+    if (!x || map_add(&a->by_peer, link_peer_key(peer), x)) {
+        struct err e;
+        err_nomem(&e, "an agent");
+        loop_fatal(a->d, &e);
+    }
+    if (!again)
+        x->joined_ms = clock_ms();
     x->number = m->agent;
     x->peer = *peer;
     x->pid = m->pid;

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "wire/process.h"
 #include "wire/sock.h"
 #include "workers/agent/config.h"
 
@@ -55,11 +56,10 @@ static void close_socket(struct talk *t)
 
 static enum status open_socket(struct talk *t, struct err *e)
 {
-    uint8_t identity[8];
     char at[40];
-    for (int i = 0; i < 8; i++)
-        identity[i] = (uint8_t)(t->number >> (56 - 8 * i));
-    TRY(sock_dealer(t->context, t->o.endpoint, t->o.keys, identity, sizeof identity, &t->sock, e));
+    /* A name of its own for each socket: one that takes over the name of another that is still going away is sometimes not heard. */
+    uint64_t identity = process_draw_number();
+    TRY(sock_dealer(t->context, t->o.endpoint, t->o.keys, &identity, sizeof identity, &t->sock, e));
     static unsigned turn;
     snprintf(at, sizeof at, "inproc://monitor-%u", ++turn); /* the old one may not have gone yet */
     int events = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;

@@ -67,14 +67,19 @@ static void say_ended(struct agent *a, uint64_t worker, uint32_t how)
     say(a, EBB__ENVELOPE__BODY_AGENT_ENDED, &m);
 }
 
-static void agent_open(struct agent *a, struct rig *r, uint64_t number, const char *host)
+static void agent_connect(struct agent *a, uint64_t identity)
 {
     struct err e;
-    *a = (struct agent){.r = r, .number = number, .host = host, .state = "free", .reason = "", .room = 1, .wanted = UINT32_MAX};
-    if (sock_dealer(r->zmq, r->workers, NULL, &a->number, sizeof a->number, &a->s, &e) != ST_OK)
+    if (sock_dealer(a->r->zmq, a->r->workers, NULL, &identity, sizeof identity, &a->s, &e) != ST_OK)
         RIG_FAIL("%s", e.text);
     say_hello(a);
     say_state(a);
+}
+
+static void agent_open(struct agent *a, struct rig *r, uint64_t number, const char *host)
+{
+    *a = (struct agent){.r = r, .number = number, .host = host, .state = "free", .reason = "", .room = 1, .wanted = UINT32_MAX};
+    agent_connect(a, number);
 }
 
 static void agent_turn(struct agent *a, int ms)
@@ -291,6 +296,30 @@ static void an_eviction_gives_the_lease_back(void **state)
     rig_close(&r);
 }
 
+/* By its number, not by the connection's name: one that comes anew, while the old connection may not be gone yet, is the same node. */
+static void a_new_connection_is_the_same_node(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct agent a;
+    rig_open(&r, 2000);
+    rig_start(&r, NULL, NULL);
+    agent_open(&a, &r, 11, "desk1");
+    submit(&r, 0);
+    UNTIL(a.wanted == 1, &a);
+    for (uint64_t identity = 1000; identity < 1010; identity++) {
+        struct sock *old = a.s;
+        a.wanted = UINT32_MAX;
+        agent_connect(&a, identity);
+        UNTIL(a.wanted == 1, &a);
+        assert_int_equal(known_nodes(&r, NULL), 1);
+        sock_close(old);
+    }
+    sock_close(a.s);
+    assert_int_equal(rig_end(&r, SIGTERM), 0);
+    rig_close(&r);
+}
+
 /* What no agent says is dropped, and costs nobody else anything. */
 static void nonsense_is_dropped(void **state)
 {
@@ -365,6 +394,7 @@ int main(void)
         cmocka_unit_test(wishes_are_spread),
         cmocka_unit_test(what_has_not_arrived_is_called_back),
         cmocka_unit_test(an_eviction_gives_the_lease_back),
+        cmocka_unit_test(a_new_connection_is_the_same_node),
         cmocka_unit_test(nonsense_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
