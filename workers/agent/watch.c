@@ -17,6 +17,7 @@
 #define SAMPLES 16
 #define LOAD_WINDOW_MS 400     /* shorter ones are lost in the kernel's ticks of 10 ms */
 #define PRESSURE_WINDOW_MS 1000
+#define BUSY_SLACK_S 1.0
 #define STALE_MS 5000          /* samples that are older say nothing of now */
 
 struct series {                /* a counter over time */
@@ -45,9 +46,9 @@ static const char *const pressure_files[] = {
 
 /* Counters --------------------------------------------------------------------------------------------------------------------------- */
 
-static void series_add(struct series *s, uint64_t at_ms, double value)
+static void series_add(struct series *s, uint64_t at_ms, double value, double slack)
 {
-    if (s->count && (s->sample[s->newest].at_ms == at_ms || value < s->sample[s->newest].value))
+    if (s->count && (s->sample[s->newest].at_ms == at_ms || value < s->sample[s->newest].value - slack))
         s->count = 0; /* counters go back when processors are taken away, or a test begins anew */
     s->newest = s->count ? (s->newest + 1) % SAMPLES : 0;
     s->sample[s->newest].at_ms = at_ms;
@@ -149,12 +150,11 @@ void watch_read(struct watch *w, uint64_t now_ms, uint64_t guests_cpu_ns, struct
     r->cores = w->cores;
     r->load_known = 0;
     if ((!w->real || guests_cpu_ns != UINT64_MAX) && read_busy(w, &value) == 0) {
-        /* Both are read within some microseconds of each other. The guests' time is exact and the kernel's counted in ticks, so the difference may
-           step back a little. */
+        /* Both are read within some microseconds of each other. The guests' time is exact, and holds what a hypervisor took from them; the kernel's is
+           counted in ticks, and does not. So the difference may go back, little by little, as long as guests run. That is not held against what others take
+           later. */
         value -= w->real ? (double)guests_cpu_ns / 1e9 : 0;
-        if (w->busy.count && value < w->busy.sample[w->busy.newest].value && w->busy.sample[w->busy.newest].value - value < 1)
-            value = w->busy.sample[w->busy.newest].value;
-        series_add(&w->busy, now_ms, value);
+        series_add(&w->busy, now_ms, value, BUSY_SLACK_S);
         r->load_known = series_rate(&w->busy, LOAD_WINDOW_MS, &r->load_of_others) == 0;
         if (r->load_known && r->load_of_others < 0)
             r->load_of_others = 0;
@@ -163,7 +163,7 @@ void watch_read(struct watch *w, uint64_t now_ms, uint64_t guests_cpu_ns, struct
     for (int i = 0; i < PRESSURES; i++) {
         r->pressure_known[i] = 0;
         if (read_pressure(w, i, &value) == 0) {
-            series_add(&w->waited[i], now_ms, value);
+            series_add(&w->waited[i], now_ms, value, 0);
             r->pressure_known[i] = series_rate(&w->waited[i], PRESSURE_WINDOW_MS, &r->pressure[i]) == 0;
         }
     }
