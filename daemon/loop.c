@@ -83,6 +83,7 @@ static void on_tick(uv_timer_t *t)
 
 void loop_wake_at(struct daemon *d, uint64_t when_ms)
 {
+    uv_update_time(&d->uv); /* a timer counts from the loop's own time, which stands still within a turn: it would be early */
     uint64_t now = clock_ms();
     uv_timer_start(&d->tick, on_tick, when_ms > now ? when_ms - now : 0, 0);
 }

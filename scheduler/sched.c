@@ -96,6 +96,7 @@ static enum status on_recovered(struct sched *s, struct err *e)
 
 static void on_tick(struct sched *s)
 {
+    s->wake_ms = 0; /* one that comes early is the alarm's, too: it is set anew */
     while (s->timers.count && s->timers.entries[0].key <= s->now_ms) {
         struct worker *w = s->timers.entries[0].item;
         uint64_t at = worker_deadline(s, w);

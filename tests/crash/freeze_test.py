@@ -90,6 +90,27 @@ def test_restarted_daemon_readopts_its_workers(dir):
         pool.stop()
 
 
+def test_daemon_and_workers_die_together(dir):
+    """The plug is pulled, or the kernel ends them all: the next daemon starts other workers, whoever else is there to wake it."""
+    out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 2000, text=lambda i: t.gated(gate, i, 1000))
+    base = baseline(dir, inp, gate)
+    pool, job = pool_with_job(dir, inp, out)
+    try:
+        for _ in range(3):
+            t.wait_for(lambda: pool.job(job)["records_done"] > 100 and worker_pids(pool), 30)
+            pool.kill()
+            t.kill_all(pool.runtime)
+            t.wait_for(lambda: not worker_pids(pool), 30)
+            pool.start()
+            t.wait_for(lambda: worker_pids(pool), 60)
+        t.open_gate(gate)
+        pool.wait_state(job, "done")
+        t.same_output(base, out)
+    finally:
+        pool.stop()
+
+
 def test_stopped_daemon_expires_nobody(dir):
     """A daemon that was frozen for longer than every time-out must not blame its workers."""
     out, gate = os.path.join(dir, "out"), os.path.join(dir, "gate")

@@ -287,6 +287,19 @@ static void test_no_worker_no_alarm(void **state)
     assert_int_equal(rig_count(r, SCHED_DO_WAKE), 0);
 }
 
+/* A tick that comes before its time was the alarm all the same: another one is asked for, or nobody would ever look at the clock again. */
+static void test_an_early_tick_is_not_the_last(void **state)
+{
+    struct rig *r = *state;
+    rig_submit(r, 1, 10000 * KIB);
+    uint64_t at = rig_find(r, SCHED_DO_WAKE).u.wake_ms;
+    assert_true(at > r->now + 60);
+    r->now = at - 60;
+    rig_step(r, (struct sched_event){.kind = SCHED_TICK});
+    uint64_t next = rig_find(r, SCHED_DO_WAKE).u.wake_ms;
+    assert_true(next > r->now);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +317,7 @@ int main(void)
         RIG_TEST(test_a_hang_whose_kill_is_never_reported),
         RIG_TEST(test_many_that_were_out_of_sight_come_back_at_once),
         RIG_TEST(test_no_worker_no_alarm),
+        RIG_TEST(test_an_early_tick_is_not_the_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
