@@ -208,8 +208,10 @@ def guest_share(pool, seconds):
     return (used() - before) / seconds / CORES
 
 
-def returns(pool, kind, *args, short=0):
-    """Seconds until frozen and gone, for one return; of memory, from the moment on at which less than `short` bytes are available."""
+def returns(pool, policy, kind, *args, short=0):
+    """Seconds until frozen and gone, for one return; of memory, from the moment on at which less than `short` bytes are available. Each has an agent of its
+    own: one that has seen some waits ever longer before guests come again."""
+    pool.start_agent(policy)
     guest = pool.at_work()
     p, began = hog(*args)
     frozen = None
@@ -226,6 +228,7 @@ def returns(pool, kind, *args, short=0):
     away = time.monotonic() - began
     p.kill()
     p.wait()
+    pool.stop_agent()
     return frozen if frozen is not None else away, away
 
 
@@ -251,13 +254,10 @@ def main():
         times = {"keyboard": [keyboard(pool) for _ in range(RUNS)], "cpu": None, "memory": None}
         size = min(3 << 30, available() // 4)
         short = available() - size // 2
-        pool.start_agent(f"load: {{ limit: off }}\nkeep: {{ memory: {1 << 20} }}\nevict: {{ memory: {short} }}\nworkers: {{ memory: 2GiB, priority: normal }}\n")
-        times["memory"] = [returns(pool, "memory", "memory", size, 60, short=short) for _ in range(RUNS)]
-        pool.stop_agent()
+        policy = (f"load: {{ limit: off }}\nkeep: {{ memory: {1 << 20} }}\nevict: {{ memory: {short} }}\nworkers: {{ memory: 2GiB, priority: normal }}\n")
+        times["memory"] = [returns(pool, policy, "memory", "memory", size, 60, short=short) for _ in range(RUNS)]
         if quiet():
-            pool.start_agent()
-            times["cpu"] = [returns(pool, "processor", "cpu", CORES, 30) for _ in range(RUNS)]
-            pool.stop_agent()
+            times["cpu"] = [returns(pool, "", "processor", "cpu", CORES, 30) for _ in range(RUNS)]
         words = {"keyboard": "somebody types", "cpu": "a program takes all cores", "memory": "a program takes the memory"}
         for kind, pairs in times.items():
             for name, i in (("frozen", 0), ("gone", 1)):
