@@ -11,13 +11,14 @@
 #   SANITIZE=address,undefined | thread    instrumented build in build-SANITIZE/
 #   OPT=-O2                                optimisation
 #   WERROR=1                               warnings are errors (set when CI=true)
-#   JOBS=N                                 parallel tests; default: number of processors
+#   JOBS=N                                 what make check builds and runs at once; default: number of processors
 #   V=1                                    show commands
 
 CC       ?= gcc
 OPT      ?= -O2
 SANITIZE ?=
 V        ?=
+JOBS     ?= $(shell nproc)
 prefix   ?= /usr/local
 DESTDIR  ?=
 CI       ?=

@@ -55,7 +55,7 @@ TESTS_fuzz  := $(if $(SANITIZE),,tests/fuzz/fuzz_test.py)
 FUZZERS     := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/*_fuzz.c))
 .PHONY: check check-all
 check: deps-check
-	$(Q)$(MAKE) --no-print-directory check-all
+	$(Q)$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) check-all
 check-all: all demo-data $(TOKENIZERS) $(UNIT_TESTS) $(SIM_TESTS) $(TEST_TOOLS) $(if $(TESTS_fuzz),$(FUZZERS))
 	$(Q)$(MAKE) --no-print-directory check-headers
 	$(Q)BUILD=$(B) SANITIZE='$(SANITIZE)' FUZZ_SECONDS=$(FUZZ_CHECK_SECONDS) tests/run $(TESTS_extra) $(UNIT_TESTS) $(SIM_TESTS) $(TESTS_fuzz) $(TESTS_e2e) $(TESTS_crash)
