@@ -418,3 +418,24 @@ int sock_wait(struct sock *s, int timeout_ms)
     int n = zmq_poll(&item, 1, timeout_ms);
     return n < 0 ? -1 : n > 0;
 }
+
+int sock_event(void *monitor)
+{
+    zmq_msg_t m;
+    uint16_t event = 0;
+    zmq_msg_init(&m);
+    if (zmq_msg_recv(&m, monitor, ZMQ_DONTWAIT) < 0) {
+        zmq_msg_close(&m);
+        return 0;
+    }
+    if (zmq_msg_size(&m) >= sizeof event)
+        memcpy(&event, zmq_msg_data(&m), sizeof event);
+    while (zmq_msg_more(&m)) { /* the address: both came at once */
+        zmq_msg_close(&m);
+        zmq_msg_init(&m);
+        if (zmq_msg_recv(&m, monitor, ZMQ_DONTWAIT) < 0)
+            break;
+    }
+    zmq_msg_close(&m);
+    return event;
+}

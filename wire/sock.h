@@ -62,4 +62,8 @@ MUST_USE enum status sock_receive(struct sock *s, struct sock_peer *peer, Ebb__E
 /* Waits up to timeout_ms (-1: for ever) for something to read: 1, 0 when there is nothing, -1 on EINTR. */
 int sock_wait(struct sock *s, int timeout_ms);
 
+/* The next event of a socket's monitor (zmq_socket_monitor; `monitor` is the PAIR that listens to it): ZMQ_EVENT_..., without the address. 0: there is
+   none now. */
+int sock_event(void *monitor);
+
 #endif

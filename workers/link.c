@@ -354,23 +354,7 @@ static void on_message(struct link *l, const Ebb__Envelope *m, uint64_t now_ms)
 
 static void take_monitor(struct link *l, uint64_t now_ms)
 {
-    zmq_msg_t m;
-    for (;;) {
-        zmq_msg_init(&m);
-        if (zmq_msg_recv(&m, l->monitor, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(&m);
-            return;
-        }
-        uint16_t event = 0;
-        if (zmq_msg_size(&m) >= sizeof event)
-            memcpy(&event, zmq_msg_data(&m), sizeof event);
-        int more = zmq_msg_more(&m);
-        zmq_msg_close(&m);
-        if (more) { /* the address */
-            zmq_msg_init(&m);
-            zmq_msg_recv(&m, l->monitor, ZMQ_DONTWAIT);
-            zmq_msg_close(&m);
-        }
+    for (int event; (event = sock_event(l->monitor));) {
         if (event == ZMQ_EVENT_DISCONNECTED && l->connected) {
             log_warn("the connection to the daemon is gone; it is tried again");
             l->connected = 0;

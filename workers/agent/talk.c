@@ -259,23 +259,7 @@ static void on_message(struct talk *t, const Ebb__Envelope *m, struct guests *g,
 
 static void take_monitor(struct talk *t, uint64_t now_ms)
 {
-    zmq_msg_t m;
-    while (t->monitor) {
-        zmq_msg_init(&m);
-        if (zmq_msg_recv(&m, t->monitor, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(&m);
-            return;
-        }
-        uint16_t event = 0;
-        if (zmq_msg_size(&m) >= sizeof event)
-            memcpy(&event, zmq_msg_data(&m), sizeof event);
-        int more = zmq_msg_more(&m);
-        zmq_msg_close(&m);
-        if (more) { /* the address */
-            zmq_msg_init(&m);
-            zmq_msg_recv(&m, t->monitor, ZMQ_DONTWAIT);
-            zmq_msg_close(&m);
-        }
+    for (int event; t->monitor && (event = sock_event(t->monitor));) {
         if (event == ZMQ_EVENT_DISCONNECTED && t->connected) {
             log_warn("the connection to the daemon is gone; it is tried again");
             snprintf(t->trouble, sizeof t->trouble, "the daemon at '%.200s' is away", t->o.endpoint);

@@ -203,25 +203,9 @@ static void send_calls(struct remote *r, struct sock *s, int all)
 static int take_monitor(void *monitor)
 {
     int connected = 0;
-    for (;;) {
-        zmq_msg_t m;
-        uint16_t event = 0;
-        zmq_msg_init(&m);
-        if (zmq_msg_recv(&m, monitor, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(&m);
-            return connected;
-        }
-        if (zmq_msg_size(&m) >= sizeof event)
-            memcpy(&event, zmq_msg_data(&m), sizeof event);
-        int more = zmq_msg_more(&m);
-        zmq_msg_close(&m);
-        if (more) { /* the address */
-            zmq_msg_init(&m);
-            zmq_msg_recv(&m, monitor, ZMQ_DONTWAIT);
-            zmq_msg_close(&m);
-        }
+    for (int event; (event = sock_event(monitor));)
         connected |= event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    }
+    return connected;
 }
 
 static void serve(struct remote *r, struct sock *s, void *monitor)
