@@ -44,7 +44,7 @@ double plan_value(const struct plan_graph *g, double bottleneck, double sum)
 double plan_floor(const struct plan_graph *g)
 {
     const struct plan_instance *in = g->inst;
-    double most = 0, rate_sum = 0;
+    double most = 0, work = 0;
     size_t copies = 1;
     for (size_t c = 0; in->replicas && c < g->class_count; c++)
         copies = g->classes[c].count > copies ? g->classes[c].count : copies;
@@ -53,9 +53,9 @@ double plan_floor(const struct plan_graph *g)
         for (size_t c = 0; c < g->class_count; c++)
             least = fmin(least, in->nodes[v].time_ms[g->classes[c].kind]);
         most = fmax(most, least / (double)copies);
-        rate_sum += least;
+        work += least;
     }
-    return fmax(most, rate_sum / (double)in->device_count); /* even where each node ran on its best device */
+    return fmax(most, work / (double)in->device_count); /* even where each node ran on its best device */
 }
 
 static void stage_free(struct plan_stage *s)

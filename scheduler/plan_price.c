@@ -85,8 +85,7 @@ static void make_arcs(struct prices *s)
                 double load = least_load(s, c, j, &g->pairs[i]);
                 if (load > s->limit)
                     continue;
-                if (s->arc_count == s->arc_cap)
-                    return; /* taken large enough for all */
+                BUG_IF(s->arc_count == s->arc_cap, "more stages than pairs of ideals and classes");
                 s->arcs[s->arc_count++] = (struct arc){.to = g->pairs[i].to, .class_ = c, .pair = i, .load = load};
             }
         s->spent += (g->pair_at[j + 1] - g->pair_at[j]) * g->class_count * 6;
