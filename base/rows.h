@@ -39,6 +39,7 @@ struct job_params {
     uint32_t max_attempts;      /* of a span given back for a passing reason, before its records become errors */
     uint32_t guaranteed_ppm;    /* share of its workers that nobody may take away, where there are such; in parts per million */
     int64_t deadline_ms;        /* wall clock; 0: none */
+    uint32_t stages;            /* workers that hold its model together; 1: each holds all of it, by parts in turn if it must; 0: whatever is needed */
 };
 
 /* Counters of a job; each commit changes them in the same batch as its extents. */

@@ -215,6 +215,10 @@ static enum status handle(struct sched *s, const struct sched_event *ev, struct 
         return lease_commit(s, ev, e);
     case SCHED_CUT_ANSWERED:
         return lease_cut_answered(s, ev, e);
+    case SCHED_WORKER_PROFILED:
+    case SCHED_STAGE_READY:
+    case SCHED_STAGE_FAULT:
+        return ST_OK; /* there are no gangs yet */
     case SCHED_PROVIDER:
         return scale_provider(s, ev, e);
     case SCHED_TICK:

@@ -53,6 +53,19 @@ struct sched_progress { /* one lease of a heartbeat */
     uint64_t bytes_done;   /* of input at rest, likewise */
 };
 
+#define GANG_MOST 8     /* workers of one pipeline */
+
+struct sched_segment {  /* of a model, on one worker, for a micro-batch of the nominal size */
+    double time_ms;
+    uint64_t weight_bytes;
+    double out_bytes;      /* what crosses the cut behind it */
+};
+
+struct sched_member {   /* of a gang: who holds which segments, [first, end) */
+    uint64_t worker;
+    uint32_t first, end;
+};
+
 struct sched_returned {
     struct span span;
     uint32_t transient;    /* 1: failed for a passing reason, try again later; 0: simply not begun */
@@ -73,6 +86,9 @@ struct sched_returned {
     X(WORKER_ENDED)                                                                                                              \
     X(MODEL_READY)                                                                                                               \
     X(MODEL_FAILED)                                                                                                              \
+    X(WORKER_PROFILED) /* what the segments of a job's model cost there */                                                       \
+    X(STAGE_READY)    /* a member of a gang has loaded its part */                                                               \
+    X(STAGE_FAULT)    /* it cannot load it, or another member does not answer it */                                              \
     X(COMMIT)                                                                                                                    \
     X(CUT_ANSWERED)                                                                                                              \
     X(PROVIDER)       /* what a provider of workers can give, now; before its first one it gives none */                         \
@@ -120,6 +136,7 @@ struct sched_event {
             uint32_t numerics;               /* XXH32 of its numerics id */
             uint64_t model_key;              /* model that it has loaded; 0: none */
             uint32_t provider;               /* enum provider_id */
+            uint64_t reach;                  /* equal for workers that can send each other micro-batches; 0: it can be in no gang */
             const struct sched_held *held;
             size_t held_count;
         } joined;
@@ -137,6 +154,19 @@ struct sched_event {
             uint64_t load_ms;
             const char *text;                /* FAILED: for people */
         } model;
+        struct {                             /* WORKER_PROFILED */
+            uint64_t model_key;
+            const struct sched_segment *segments;
+            size_t count;
+            uint64_t fixed_bytes;            /* memory that a stage takes beside its weights */
+        } profiled;
+        struct {                             /* STAGE_READY, STAGE_FAULT */
+            uint64_t gang;
+            uint32_t cut;
+            uint64_t load_ms;
+            uint64_t peer;                   /* FAULT: who does not answer; 0: the fault is its own */
+            const char *text;                /* FAULT: for people */
+        } stage;
         struct {
             uint64_t seq;
             const struct extent *done;       /* ascending, inside the lease; epoch and seq are filled in by the core */
@@ -173,6 +203,9 @@ enum ack_verdict { ACK_DONE, ACK_STALE, ACK_FAULT }; /* STALE: the lease is not 
     X(SEND_REVOKE)                                                                                                               \
     X(SEND_ACK)                                                                                                                  \
     X(SEND_DRAIN)                                                                                                                \
+    X(SEND_PROFILE)    /* answered by WORKER_PROFILED, or MODEL_FAILED */                                                        \
+    X(SEND_STAGE)      /* answered by STAGE_READY or STAGE_FAULT; no members: it leaves the gang, unanswered */                  \
+    X(SEND_STAGE_GO)   /* to the head: all members are ready */                                                                  \
     X(KILL_WORKER)     /* hung: its provider kills it and answers WORKER_ENDED */                                                \
     X(WANT_WORKERS)    /* how many of this provider would be useful now, over all jobs */                                        \
     X(PUBLISH)         /* make the job's names; answered by JOB_PUBLISHED */                                                     \
@@ -205,6 +238,11 @@ struct sched_action {
         struct {
             uint32_t provider, workers;
         } want;
+        struct {                       /* SEND_STAGE, SEND_STAGE_GO */
+            uint64_t gang, head;
+            uint32_t cut, count;
+            struct sched_member members[GANG_MOST]; /* in the order of the pipeline */
+        } stage;
         uint64_t wake_ms;
     } u;
 };

@@ -24,6 +24,9 @@ struct model_opts {
     const char *pack_dir;  /* where packed weights are kept (packfile.h); NULL: nowhere */
     uint64_t pack_bytes;   /* most of them; 0: PACKFILE_MOST_BYTES */
     uint32_t lanes;        /* contexts that will run at once: they share what memory there is; 0: one for each processor */
+    int part;              /* 1: only the segments [first, end) of model_probe_cut's list are opened: a stage. first == end: only what model_info says */
+    uint32_t first, end;
+    uint64_t memory_bytes; /* that all of it may take, contexts included: a larger model's layers are held by turns, a window of them; 0: no limit */
 };
 
 struct model_info {
@@ -110,6 +113,12 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
 /* The short way where one row comes out for each item: out gets n_seqs x dims floats. */
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                float *out);
+
+/* Stages (docs/pipelines.md). One micro-batch through the segments that were opened. `in` is what crossed the cut before them, as the stage there gave it; NULL where
+   they are the model's first. *out, *out_len: what crosses the cut behind them, the context's until its next run; or *result, where they are the last. What comes
+   out of a row of stages has the bits of model_infer. ST_CORRUPT: `in` is not of this micro-batch. ST_NOMEM. */
+MUST_USE enum status model_stage(const struct model *m, struct model_ctx *c, const struct model_batch *b, const void *in, size_t in_len, const void **out,
+                                 size_t *out_len, const struct model_result **result, struct err *e);
 
 /* Models of arrays. What a record brings, and what it gets; names are the model's. */
 const struct port *model_inputs(const struct model *m, uint32_t *count);
