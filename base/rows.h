@@ -25,6 +25,8 @@ enum job_state {
 #undef X
 };
 
+#define GANG_MOST 8 /* workers of one pipeline */
+
 /* What the scheduler must know of a job; the rest of its specification is opaque to it. */
 struct job_params {
     uint32_t weight;            /* fair share within a priority; 1..1000, 100 by default */

@@ -307,6 +307,19 @@ static int run_job(struct run *r, struct err *e)
     return code;
 }
 
+/* A pipeline needs its workers; alone, a worker holds all of the model, by parts in turn if it must. */
+static enum status settle_stages(struct jobspec *s, struct err *e)
+{
+    if (s->stages > 1 && !started_with.workers)
+        started_with.workers = s->stages;
+    if (s->stages > 1 && started_with.workers < s->stages)
+        return err_set(e, ST_USER, "--stages %" PRIu64 " is a pipeline of %" PRIu64 " workers, and --workers %" PRIu64 " starts fewer; leave --workers out, or give as many", s->stages,
+                       s->stages, started_with.workers);
+    if (!s->stages && started_with.workers <= 1)
+        s->stages = 1;
+    return ST_OK;
+}
+
 static int run_run(int operand_count, char **operands)
 {
     struct run r = {.began_ms = clock_ms()};
@@ -322,7 +335,9 @@ static int run_run(int operand_count, char **operands)
     if (spec_read(&r.spec, operand_count, operands, &e) != ST_OK)
         return fail(&e);
     struct sample sample;
-    enum status st = local_spool(&r.spec, &e);
+    enum status st = settle_stages(&r.spec, &e);
+    if (st == ST_OK)
+        st = local_spool(&r.spec, &e);
     if (st == ST_OK)
         st = local_open(&r.local, &r.spec, &e);
     if (st == ST_OK)
@@ -341,7 +356,7 @@ static int run_run(int operand_count, char **operands)
 }
 
 static const struct opt own[] = {
-    {.name = "workers", .type = OPT_NUMBER, .value = &started_with.workers, .arg = "N", .group = "This machine", .help = "worker processes (default: 1)"},
+    {.name = "workers", .type = OPT_NUMBER, .value = &started_with.workers, .arg = "N", .group = "This machine", .help = "worker processes (default: 1, or as many as --stages)"},
     {.name = "lanes", .type = OPT_NUMBER, .value = &started_with.lanes, .arg = "N", .group = "This machine", .help = "cores that each worker uses (default: all, divided among them)"},
     {.name = "memory", .type = OPT_SIZE, .value = &started_with.memory_bytes, .arg = "SIZE", .group = "This machine", .help = "memory that each worker may take (default: it decides)"},
     {.name = "retry", .type = OPT_FLAG, .value = &retry, .group = "This command", .help = "when the job is done: run the records that failed once more"},

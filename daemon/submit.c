@@ -251,7 +251,8 @@ static void claim_done(uv_work_t *work, int status)
                                      .max_errors = s->max_errors.count,
                                      .max_errors_ppm = s->max_errors.ppm,
                                      .max_attempts = MAX_ATTEMPTS,
-                                     .guaranteed_ppm = s->workers_preemptible.ppm == UINT32_MAX ? 0 : 1000000 - s->workers_preemptible.ppm};
+                                     .guaranteed_ppm = s->workers_preemptible.ppm == UINT32_MAX ? 0 : 1000000 - s->workers_preemptible.ppm,
+                                     .stages = (uint32_t)s->stages};
     if (s->deadline && when_parse(s->deadline, row.submitted_ms, &row.params.deadline_ms))
         row.params.deadline_ms = 0; /* checked before */
     struct sched_event ev = {.kind = SCHED_JOB_SUBMITTED, .job = j->id};

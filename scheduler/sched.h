@@ -53,8 +53,6 @@ struct sched_progress { /* one lease of a heartbeat */
     uint64_t bytes_done;   /* of input at rest, likewise */
 };
 
-#define GANG_MOST 8     /* workers of one pipeline */
-
 struct sched_segment {  /* of a model, on one worker, for a micro-batch of the nominal size */
     double time_ms;
     uint64_t weight_bytes;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "base/rows.h"
 #include "base/suggest.h"
 #include "base/units.h"
 #include "base/when.h"
@@ -434,6 +435,7 @@ enum status jobspec_check(const struct jobspec *s, struct err *e)
     TRY(check_range(s, FIELD_weight, 1, 1000, e));
     TRY(check_range(s, FIELD_workers_min, 0, 1000000, e));
     TRY(check_range(s, FIELD_workers_max, 0, 1000000, e));
+    TRY(check_range(s, FIELD_stages, 0, GANG_MOST, e));
     TRY(check_range(s, FIELD_lease_target, 10, day_ms, e));
     TRY(check_range(s, FIELD_commit_every, 10, day_ms, e));
     TRY(check_range(s, FIELD_stall_timeout, 100, 7 * day_ms, e));

@@ -37,6 +37,7 @@
     X(NUMBER, workers_min, "workers.min", "min-workers", "N", 0, "not fewer workers while there is work")                        \
     X(NUMBER, workers_max, "workers.max", "max-workers", "N", 0, "not more workers (default: no limit)")                         \
     X(LIMIT, workers_preemptible, "workers.preemptible", "preemptible", "SHARE", 0, "most of its workers that may be such as can be taken away, e.g. 90% (default: all)") \
+    X(NUMBER, stages, "pipeline.stages", "stages", "N", 0, "cut the model among N workers that run it as one pipeline; 1: each worker holds all of it (default: 0, as many as it takes)") \
     X(TEXT, deadline, "deadline", "deadline", "TIME", 0, "when it should be done: 07:00, 2030-01-31 07:00 or +3h; more workers are started in time, and it is said when that cannot be") \
     X(DURATION, lease_target, "tuning.lease", "lease", "TIME", 0, "how long one lease should last (default: 30s)")               \
     X(DURATION, commit_every, "tuning.commit", "commit", "TIME", 0, "how often a worker commits (default: 3s)")                  \

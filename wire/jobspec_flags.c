@@ -27,7 +27,7 @@ static const char *group_of(const char *path)
 {
     static const struct {
         const char *prefix, *group;
-    } groups[] = {{"input.", "Input"}, {"output.", "Output"}, {"workers.", "Workers"}, {"tuning.", "Tuning"}};
+    } groups[] = {{"input.", "Input"}, {"output.", "Output"}, {"workers.", "Workers"}, {"pipeline.", "Workers"}, {"tuning.", "Tuning"}};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (strncmp(path, groups[i].prefix, strlen(groups[i].prefix)) == 0)
             return groups[i].group;

@@ -114,6 +114,7 @@ static const char full_yaml[] = "name: reviews\n"
                                 "priority: -3\n"
                                 "workers: { min: 1, max: 40, preemptible: 90% }\n"
                                 "deadline: 2030-01-31T07:00+01:00\n"
+                                "pipeline: { stages: 3 }\n"
                                 "tuning: { lease: 0.2s, commit: 500ms, stall: 1min, micro_batch: 8, micro_batch_tokens: 512 }\n";
 
 static void yaml_flags_and_json_agree(void **state)
@@ -130,7 +131,7 @@ static void yaml_flags_and_json_agree(void **state)
                                       "--field", "body", "--id", "review_id", "--keep", "stars,lang", "--limit", "10", "--format", "jsonl",
                                       "--max-record", "1MiB", "--on-long", "error", "--output", "out", "--output-format", "jsonl", "--floats",
                                       "base64", "--part-bytes", "64MB", "--max-errors", "1%", "--weight", "200", "--priority", "-3",
-                                      "--min-workers", "1", "--max-workers", "40", "--preemptible", "90%", "--deadline", "2030-01-31T06:00Z", "--lease", "0.2s", "--commit", "500ms", "--stall", "1min",
+                                      "--min-workers", "1", "--max-workers", "40", "--preemptible", "90%", "--deadline", "2030-01-31T06:00Z", "--stages", "3", "--lease", "0.2s", "--commit", "500ms", "--stall", "1min",
                                       "--micro-batch", "8", "--micro-batch-tokens", "512"),
                                 &e),
                      ST_OK);
@@ -150,6 +151,7 @@ static void yaml_flags_and_json_agree(void **state)
     assert_int_equal(j.workers_preemptible.ppm, 900000);
     assert_string_equal(j.deadline, "2030-01-31T06:00:00Z"); /* the same everywhere */
     assert_int_equal(j.priority, -3);
+    assert_int_equal(j.stages, 3);
     assert_int_equal(j.lease_target, 200);
     assert_int_equal(j.part_bytes, 64000000);
     assert_string_equal(j.keep.items[1], "lang");
@@ -363,6 +365,8 @@ static void words_and_ranges(void **state)
     check_says("workers: {preemptible: 0%}", NULL);
     check_says("workers: {preemptible: 5}", "--preemptible (workers.preemptible) is a share of the workers such as 90%, not 5");
     check_says("deadline: 07:00", NULL);
+    check_says("pipeline: {stages: 8}", NULL);
+    check_says("pipeline: {stages: 9}", "--stages (pipeline.stages) is between 0 and 8, not 9");
     check_says("tuning: {micro_batch: 0}", "--micro-batch (tuning.micro_batch) is between 1 and 65536, not 0");
     check_says("priority: 3000000000", "--priority is between -2147483648 and 2147483647");
     check_says("name: \"a\\nb\"", "the job's name holds a control character");
