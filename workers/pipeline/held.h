@@ -57,6 +57,7 @@ struct item {
     uint64_t charge;         /* what the budget holds for it */
     uint64_t done_ms;
     enum item_state state;
+    int begun;               /* a lane has it, or had it */
 
     char *raw;               /* read -> prepare */
     size_t raw_len;

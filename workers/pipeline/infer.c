@@ -32,6 +32,7 @@ struct lane {
 
 struct fill {                   /* a micro-batch while the queue is asked for it */
     uint32_t tokens, records;
+    int full;
 };
 
 static int fits(void *arg, const struct node *first_node, const struct node *next_node)
@@ -44,8 +45,10 @@ static int fits(void *arg, const struct node *first_node, const struct node *nex
         f->tokens = first->tokens;
     }
     if (next->held->job != j || next->held->loaded != first->held->loaded || next->held->probe || first->held->probe ||
-        f->records >= j->micro_batch || next->tokens > j->micro_batch_tokens || f->tokens > j->micro_batch_tokens - next->tokens)
+        f->records >= j->micro_batch || next->tokens > j->micro_batch_tokens || f->tokens > j->micro_batch_tokens - next->tokens) {
+        f->full = 1;
         return 0;
+    }
     f->records++;
     f->tokens += next->tokens;
     return 1;
@@ -242,6 +245,7 @@ void *infer_run(void *arg)
         struct node *chain = queue_take(&p->to_infer, SIZE_MAX, fits, &f, &taken);
         if (!chain)
             break;
+        pipeline_begun(p, chain, f.full);
         make_ready(&l, ((struct item *)chain)->held);
         uint32_t n = lay_out(&l, chain);
         if (!n)

@@ -21,7 +21,7 @@
 
 #define BUDGET_BYTES (64u << 20)
 #define LANES_A_PREPARER 8
-#define BATCHES_AHEAD 8          /* micro-batches a lane that may be read and not yet run */
+#define BATCHES_AHEAD 7          /* micro-batches a lane that may be read and not yet begun, at most */
 #define RECORDS_A_BATCH 64
 #define SIGNAL_STACK_BYTES (64u << 10)
 #define EXIT_OUT_OF_MEMORY 77
@@ -103,7 +103,7 @@ enum status pipeline_new(const struct pipeline_opts *o, struct pipeline **out, s
     p->preparers = preparers_for(o->lanes);
     uint64_t bytes = o->budget_bytes ? o->budget_bytes : BUDGET_BYTES;
     p->o.budget_bytes = bytes;
-    budget_init(&p->budget, bytes, (uint64_t)o->lanes * BATCHES_AHEAD * RECORDS_A_BATCH);
+    budget_init(&p->budget, bytes, o->lanes, (uint64_t)o->lanes * BATCHES_AHEAD * RECORDS_A_BATCH);
     queue_init(&p->to_prepare);
     queue_init(&p->to_infer);
     pthread_mutex_init(&p->lock, NULL);
@@ -426,9 +426,21 @@ void pipeline_drain(struct pipeline *p, uint64_t until_ms)
 
 /* Results ------------------------------------------------------------------------------------------------------------------------- */
 
+void pipeline_begun(struct pipeline *p, struct node *chain, int full)
+{
+    uint64_t records = 0, waited = 0;
+    for (struct node *n = chain; n; n = n->next) {
+        struct item *i = (struct item *)n;
+        records++;
+        waited += !i->begun;
+        i->begun = 1;
+    }
+    budget_begun(&p->budget, records, waited, full, clock_ms());
+}
+
 void pipeline_discard(struct pipeline *p, struct item *i)
 {
-    budget_through(&p->budget, 1, i->charge, 0);
+    budget_through(&p->budget, 1, !i->begun, i->charge, 0, clock_ms());
     item_free(i);
 }
 
@@ -457,7 +469,7 @@ void pipeline_failed(struct pipeline *p, struct item *i, enum record_error error
     mem_free(i->raw);
     i->raw = NULL;
     i->charge = sizeof *i + strlen(message) + i->id_len + i->keep_len;
-    budget_through(&p->budget, 1, taken, i->charge);
+    budget_through(&p->budget, 1, !i->begun, taken, i->charge, now_ms);
     pthread_mutex_lock(&p->lock);
     finish(p, i, ITEM_ERROR, now_ms);
     pthread_mutex_unlock(&p->lock);
@@ -465,14 +477,15 @@ void pipeline_failed(struct pipeline *p, struct item *i, enum record_error error
 
 void pipeline_rows(struct pipeline *p, struct item *chain)
 {
-    uint64_t taken = 0, kept = 0, records = 0, now_ms = clock_ms();
+    uint64_t taken = 0, kept = 0, records = 0, unbegun = 0, now_ms = clock_ms();
     for (struct item *i = chain; i; i = (struct item *)i->node.next) {
         taken += i->charge;
         i->charge = sizeof *i + i->row_len + i->aux_len;
         kept += i->charge;
         records++;
+        unbegun += !i->begun;
     }
-    budget_through(&p->budget, records, taken, kept);
+    budget_through(&p->budget, records, unbegun, taken, kept, now_ms);
     pthread_mutex_lock(&p->lock);
     for (struct item *i = chain, *next; i; i = next) {
         next = (struct item *)i->node.next;

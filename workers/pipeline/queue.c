@@ -81,9 +81,9 @@ void queue_close(struct queue *q)
     pthread_mutex_unlock(&q->lock);
 }
 
-void budget_init(struct budget *b, uint64_t most_bytes, uint64_t most_records)
+void budget_init(struct budget *b, uint64_t most_bytes, uint32_t lanes, uint64_t most_waiting)
 {
-    *b = (struct budget){.most_bytes = most_bytes, .most_ahead = most_bytes / 4, .most_records = most_records};
+    *b = (struct budget){.most_bytes = most_bytes, .most_ahead = most_bytes / 4, .lanes = lanes, .most_waiting = most_waiting, .batch = BUDGET_FIRST_BATCH};
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->freed, NULL);
 }
@@ -94,6 +94,22 @@ void budget_release(struct budget *b)
     pthread_mutex_destroy(&b->lock);
 }
 
+/* Half seconds go by. What passed in one that is over longer than another one ago says nothing any more of how fast records go; how large micro-batches are
+   is remembered until there is a newer one. */
+static void pace(struct budget *b, uint64_t now_ms)
+{
+    if (now_ms < b->now.ends_ms)
+        return;
+    b->before = now_ms < b->now.ends_ms + BUDGET_PACE_MS ? b->now : (struct pace){0};
+    b->now = (struct pace){.ends_ms = now_ms + BUDGET_PACE_MS};
+}
+
+static uint64_t may_wait(const struct budget *b)
+{
+    uint64_t lately = b->now.through + b->before.through, least = b->batch * b->lanes, n = lately > least ? lately : least;
+    return n < b->most_waiting ? n : b->most_waiting;
+}
+
 static int under(uint64_t used, uint64_t more, uint64_t most)
 {
     return used == 0 || (more <= most && used <= most - more);
@@ -101,11 +117,12 @@ static int under(uint64_t used, uint64_t more, uint64_t most)
 
 static int take(struct budget *b, uint64_t bytes)
 {
-    if (b->records >= b->most_records || !under(b->ahead, bytes, b->most_ahead) || !under(b->bytes, bytes, b->most_bytes))
+    if (b->waiting >= may_wait(b) || !under(b->ahead, bytes, b->most_ahead) || !under(b->bytes, bytes, b->most_bytes))
         return 0;
     b->bytes += bytes;
     b->ahead += bytes;
     b->records++;
+    b->waiting++;
     return 1;
 }
 
@@ -143,14 +160,31 @@ void budget_poke(struct budget *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-void budget_through(struct budget *b, uint64_t records, uint64_t taken, uint64_t kept)
+void budget_begun(struct budget *b, uint64_t records, uint64_t waited, int full, uint64_t now_ms)
+{
+    uint64_t holds = full ? records : 2 * records;
+    pthread_mutex_lock(&b->lock);
+    BUG_IF(b->waiting < waited || waited > records, "more records are begun than waited");
+    pace(b, now_ms);
+    b->waiting -= waited;
+    if (holds > b->now.largest)
+        b->now.largest = holds;
+    b->batch = b->now.largest > b->before.largest ? b->now.largest : b->before.largest;
+    pthread_cond_broadcast(&b->freed); /* only the reader waits here */
+    pthread_mutex_unlock(&b->lock);
+}
+
+void budget_through(struct budget *b, uint64_t records, uint64_t unbegun, uint64_t taken, uint64_t kept, uint64_t now_ms)
 {
     pthread_mutex_lock(&b->lock);
-    BUG_IF(b->ahead < taken || b->records < records, "more leaves the budget than was taken from it");
+    BUG_IF(b->ahead < taken || b->records < records || b->waiting < unbegun || unbegun > records, "more leaves the budget than was taken from it");
+    pace(b, now_ms);
     b->ahead -= taken;
     b->bytes = b->bytes - taken + kept;
     b->records -= records;
-    pthread_cond_broadcast(&b->freed); /* only the reader waits here */
+    b->waiting -= unbegun;
+    b->now.through += records - unbegun;
+    pthread_cond_broadcast(&b->freed);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -175,6 +209,14 @@ uint64_t budget_records(struct budget *b)
 {
     pthread_mutex_lock(&b->lock);
     uint64_t n = b->records;
+    pthread_mutex_unlock(&b->lock);
+    return n;
+}
+
+uint64_t budget_may_wait(struct budget *b)
+{
+    pthread_mutex_lock(&b->lock);
+    uint64_t n = may_wait(b);
     pthread_mutex_unlock(&b->lock);
     return n;
 }

@@ -196,7 +196,7 @@ static int add_record(struct reading *r, const struct raw *raw, uint64_t limit)
         return 0;
     }
     if (!add(r, i)) {
-        budget_through(&p->budget, 1, charge, 0);
+        budget_through(&p->budget, 1, 1, charge, 0, clock_ms());
         return 0;
     }
     *r->chunk_tail = &i->node;
@@ -235,7 +235,7 @@ static int add_unreadable(struct reading *r, const char *why)
     }
     uint64_t charge = i->charge;
     if (!add(r, i)) {
-        budget_through(&p->budget, 1, charge, 0);
+        budget_through(&p->budget, 1, 1, charge, 0, clock_ms());
         return 0;
     }
     pipeline_failed(p, i, RECORD_UNREADABLE, why);

@@ -74,6 +74,8 @@ void pipeline_drop(struct pipeline *p, struct held *h);
 /* Takes it off when all is read, committed and acknowledged: 1 when it was. */
 int pipeline_over(struct pipeline *p, struct held *h);
 
+/* A lane has taken a chain by node.next from the queue as one micro-batch; full: more did not fit into it. Without the lock. */
+void pipeline_begun(struct pipeline *p, struct node *chain, int full);
 /* A chain of items by `later` that come to nothing. Takes the budget's lock. */
 void pipeline_throw_away(struct pipeline *p, struct item *chain);
 /* A stage has an item that is not to go on: its record leaves the budget, it is freed. Without the lock. */

@@ -139,7 +139,7 @@ static void many_threads(void **state)
 static void *give_later(void *arg)
 {
     clock_sleep_ms(30);
-    budget_through(arg, 1, 60, 0);
+    budget_through(arg, 1, 1, 60, 0, 0);
     return NULL;
 }
 
@@ -155,10 +155,10 @@ static void the_budget_bounds(void **state)
     (void)state;
     struct budget b;
     pthread_t t;
-    budget_init(&b, 400, 3);                  /* 100 ahead */
+    budget_init(&b, 400, 1, 3);               /* 100 ahead */
     assert_int_equal(budget_try(&b, 500), 1); /* larger than all: only alone */
     assert_int_equal(budget_try(&b, 1), 0);
-    budget_through(&b, 1, 500, 0);
+    budget_through(&b, 1, 1, 500, 0, 0);
     assert_int_equal(budget_try(&b, 60), 1);
     assert_int_equal(budget_try(&b, 41), 0);
     assert_int_equal(budget_try(&b, 500), 0);
@@ -174,15 +174,109 @@ static void the_budget_bounds(void **state)
     assert_int_equal(budget_take(&b, 1, pokes), 0);
     assert_int_equal(budget_take(&b, 1, pokes), 0); /* poked since: does not wait */
     pthread_join(t, NULL);
-    budget_through(&b, 3, 43, 1000); /* results always fit, and hold up what comes */
+    budget_begun(&b, 3, 3, 1, 0);
+    budget_through(&b, 3, 0, 43, 1000, 0); /* results always fit, and hold up what comes */
     assert_int_equal(budget_records(&b), 0);
     assert_int_equal(budget_try(&b, 1), 0);
     budget_give(&b, 601);
     assert_int_equal(budget_try(&b, 1), 1);
-    budget_through(&b, 1, 1, 0);
+    budget_through(&b, 1, 1, 1, 0, 0);
     budget_give(&b, 399);
     assert_int_equal(budget_bytes(&b), 0);
     budget_wait_idle(&b, budget_pokes(&b));
+    budget_release(&b);
+}
+
+/* As the reader does: records of a byte until the door is shut. How many. */
+static uint64_t read_on(struct budget *b)
+{
+    uint64_t n = 0;
+    while (budget_try(b, 1))
+        n++;
+    return n;
+}
+
+/* A lane takes so many and is through with them some time later. */
+static void run_batch(struct budget *b, uint64_t n, int full, uint64_t *now_ms, uint64_t takes_ms)
+{
+    budget_begun(b, n, n, full, *now_ms);
+    *now_ms += takes_ms;
+    budget_through(b, n, 0, n, 0, *now_ms);
+}
+
+/* However slow the model, no more waits than it does in about a second and a micro-batch a lane. */
+static void reading_goes_as_far_as_the_model_is_fast(void **state)
+{
+    (void)state;
+    struct budget b;
+    uint64_t now_ms = 7000;
+    budget_init(&b, 1 << 20, 1, 448);
+    assert_int_equal(read_on(&b), 16); /* nothing is known */
+    budget_begun(&b, 16, 16, 0, now_ms);
+    assert_int_equal(read_on(&b), 32); /* all that was there went into one: more might have */
+    budget_begun(&b, 32, 32, 0, now_ms);
+    assert_int_equal(read_on(&b), 64);
+    budget_begun(&b, 45, 45, 1, now_ms); /* so many fit */
+    assert_int_equal(budget_may_wait(&b), 64);
+    budget_through(&b, 16 + 32 + 45, 0, 16 + 32 + 45, 0, now_ms);
+    assert_int_equal(budget_may_wait(&b), 93); /* went through just now */
+    read_on(&b);
+    for (int i = 0; i < 100; i++) { /* 45 in 100 ms */
+        run_batch(&b, 45, 1, &now_ms, 100);
+        read_on(&b);
+        assert_true(b.waiting >= budget_may_wait(&b));
+        if (i >= 10)
+            assert_in_range(budget_may_wait(&b), 450 / 2, 448);
+    }
+    for (int i = 0; i < 20; i++) { /* 45 in a millisecond: the most there may be */
+        run_batch(&b, 45, 1, &now_ms, 1);
+        read_on(&b);
+    }
+    assert_int_equal(b.waiting, 448);
+    for (int i = 0; i < 12; i++) { /* 45 in 2 s, as it may be at once when others take the processor */
+        run_batch(&b, 45, 1, &now_ms, 2000);
+        read_on(&b);
+    }
+    assert_int_equal(budget_may_wait(&b), 45);
+    assert_int_equal(b.waiting, 45);
+    for (int i = 0; i < 5; i++) { /* long records: 2 fit, in 3 s */
+        run_batch(&b, 2, 1, &now_ms, 3000);
+        read_on(&b);
+    }
+    assert_int_equal(budget_may_wait(&b), 2);
+    for (int i = 0; i < 8; i++) { /* short ones again, and all that there are fit: it opens by itself */
+        uint64_t n = b.waiting;
+        run_batch(&b, n, 0, &now_ms, 2000);
+        read_on(&b);
+    }
+    assert_int_equal(b.waiting, 448);
+    budget_release(&b);
+}
+
+/* What fails before a lane has it, and what a lane has twice, is counted once; an hour without work ends the past. */
+static void what_waits_is_counted_once(void **state)
+{
+    (void)state;
+    struct budget b;
+    budget_init(&b, 1 << 20, 2, 896);
+    assert_int_equal(read_on(&b), 32); /* for two lanes */
+    budget_through(&b, 2, 2, 2, 0, 0); /* no JSON */
+    assert_int_equal(read_on(&b), 2);
+    budget_begun(&b, 10, 10, 1, 10);
+    budget_begun(&b, 10, 0, 1, 20); /* sent again */
+    assert_int_equal(budget_records(&b), 32);
+    assert_int_equal(b.waiting, 22);
+    budget_through(&b, 10, 0, 10, 0, 30);
+    assert_int_equal(budget_may_wait(&b), 20); /* two micro-batches */
+    assert_int_equal(b.waiting, 22);
+    budget_begun(&b, 20, 20, 1, 40);
+    budget_through(&b, 20, 0, 20, 0, 50);
+    assert_int_equal(budget_may_wait(&b), 40);
+    budget_begun(&b, 1, 1, 1, 3600000);
+    assert_int_equal(budget_may_wait(&b), 2);
+    budget_through(&b, 2, 1, 2, 0, 3600000);
+    assert_int_equal(budget_records(&b), 0);
+    assert_int_equal(b.waiting, 0);
     budget_release(&b);
 }
 
@@ -192,6 +286,8 @@ int main(void)
         cmocka_unit_test(takes_what_fits),
         cmocka_unit_test(many_threads),
         cmocka_unit_test(the_budget_bounds),
+        cmocka_unit_test(reading_goes_as_far_as_the_model_is_fast),
+        cmocka_unit_test(what_waits_is_counted_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
