@@ -26,7 +26,7 @@
 #define OWNER_STALE_MS 15000 /* the file was not seen to be ours for so long: look before writing */
 #define TRIM_EVERY 128       /* lines of history between two trims */
 
-enum out_kind { OUT_LEASE, OUT_CUT, OUT_REVOKE, OUT_ACK, OUT_DRAIN, OUT_KILL, OUT_WANT, OUT_PUBLISH, OUT_HEAD, OUT_OVER, OUT_GONE, OUT_REPLY, OUT_CALL };
+enum out_kind { OUT_LEASE, OUT_CUT, OUT_REVOKE, OUT_ACK, OUT_DRAIN, OUT_PROFILE, OUT_STAGE, OUT_STAGE_GO, OUT_KILL, OUT_WANT, OUT_PUBLISH, OUT_HEAD, OUT_OVER, OUT_GONE, OUT_REPLY, OUT_CALL };
 
 struct out {
     enum out_kind kind;
@@ -42,6 +42,11 @@ struct out {
             enum ack_verdict verdict;
         } ack;
         char *text; /* KILL */
+        struct { /* STAGE, STAGE_GO */
+            uint64_t gang, head;
+            uint32_t cut, count;
+            struct sched_member members[GANG_MOST];
+        } stage;
         struct {
             uint32_t provider, workers;
         } want;
@@ -254,6 +259,20 @@ static void apply_action(struct apply *a, const struct sched_action *x)
     case SCHED_DO_SEND_DRAIN:
         o = out(a, OUT_DRAIN);
         break;
+    case SCHED_DO_SEND_PROFILE:
+        o = out(a, OUT_PROFILE);
+        break;
+    case SCHED_DO_SEND_STAGE:
+    case SCHED_DO_SEND_STAGE_GO:
+        o = out(a, x->kind == SCHED_DO_SEND_STAGE ? OUT_STAGE : OUT_STAGE_GO);
+        o->u.stage.gang = x->u.stage.gang;
+        o->u.stage.head = x->u.stage.head;
+        o->u.stage.cut = x->u.stage.cut;
+        o->u.stage.count = x->u.stage.count;
+        memcpy(o->u.stage.members, x->u.stage.members, x->u.stage.count * sizeof *x->u.stage.members);
+        if (x->kind == SCHED_DO_SEND_STAGE && x->u.stage.count && x->u.stage.cut > 1 && x->worker == x->u.stage.members[0].worker)
+            metrics_add(METRIC_RECUTS, 1);
+        break;
     case SCHED_DO_KILL_WORKER:
         o = out(a, OUT_KILL);
         o->u.text = mem_strdup(x->u.text);
@@ -355,6 +374,15 @@ static void send_out(struct apply *a, struct out *o)
     case OUT_DRAIN:
         link_send_drain(d->link, o->worker);
         provider_leaving(d, o->worker);
+        break;
+    case OUT_PROFILE:
+        link_send_profile(d->link, o->worker, o->job);
+        break;
+    case OUT_STAGE:
+        link_send_stage(d->link, o->worker, o->job, o->u.stage.gang, o->u.stage.cut, o->u.stage.head, o->u.stage.members, o->u.stage.count);
+        break;
+    case OUT_STAGE_GO:
+        link_send_stage_go(d->link, o->worker, o->u.stage.gang, o->u.stage.cut);
         break;
     case OUT_KILL:
         provider_kill(d, o->worker, o->u.text);

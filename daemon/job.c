@@ -297,7 +297,7 @@ void job_leased(struct daemon *d, uint64_t job, uint64_t worker)
 {
     struct job *j = job_find(d, job);
     struct worker *w = link_worker(d->link, worker);
-    if (!j || !w || *j->numerics || !*w->numerics || w->model_key != j->model_key) /* not loaded: it will say */
+    if (!j || !w || *j->numerics || !*w->numerics || (w->model_key != j->model_key && w->profiled_key != j->model_key)) /* not loaded: it will say */
         return;
     snprintf(j->numerics, sizeof j->numerics, "%s", w->numerics);
     job_put_sheet(d, j);

@@ -2,9 +2,11 @@
    when a socket is readable; behind the sleep at most TURN messages of each are read. */
 #include "daemon/link_inside.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <xxhash.h>
 #include <zmq.h>
 
@@ -184,6 +186,10 @@ static const char *senseless(const Ebb__Envelope *m)
     case EBB__ENVELOPE__BODY_JOB_FAULT:
     case EBB__ENVELOPE__BODY_BYE:
         return NULL;
+    case EBB__ENVELOPE__BODY_PROFILED:
+    case EBB__ENVELOPE__BODY_STAGE_READY:
+    case EBB__ENVELOPE__BODY_STAGE_FAULT:
+        return link_stage_senseless(m);
     default:
         return "a message that no worker sends";
     }
@@ -396,6 +402,10 @@ enum status link_open(struct daemon *d, struct err *e)
         return err_nomem(e, "the sockets");
     l->d = d;
     enum status st = ST_ENV;
+    if (getrandom(l->secret, sizeof l->secret, 0) != sizeof l->secret) {
+        err_errno(e, st, errno, "cannot draw random bytes");
+        goto out;
+    }
     if (!(l->zmq = zmq_ctx_new())) {
         err_set(e, st, "cannot start ZeroMQ: %s", zmq_strerror(zmq_errno()));
         goto out;

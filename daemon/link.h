@@ -15,6 +15,8 @@ struct worker {
     uint64_t model_key;   /* loaded; 0: none */
     uint32_t dims;
     uint32_t provider;    /* enum provider_id */
+    char stage_endpoint[256], stage_key[41]; /* where others send it micro-batches; "": it can be in no pipeline */
+    uint64_t profiled_key; /* model whose segments it has measured, and proved; 0: none */
     int joined;           /* the core knows it in this generation */
     int ask_hello;        /* something did not reach it: it shall say what it holds */
     int ended;            /* leaves the tables when nothing of it is being verified */
@@ -47,6 +49,10 @@ void link_send_cut(struct link *l, uint64_t worker, uint64_t epoch, uint64_t at)
 void link_send_revoke(struct link *l, uint64_t worker, uint64_t epoch);
 void link_send_ack(struct link *l, uint64_t worker, uint64_t epoch, uint64_t seq, enum ack_verdict verdict);
 void link_send_drain(struct link *l, uint64_t worker);
+void link_send_profile(struct link *l, uint64_t worker, uint64_t job);
+/* first: of its `count` members; none: it leaves the gang. */
+void link_send_stage(struct link *l, uint64_t worker, uint64_t job, uint64_t gang, uint32_t cut, uint64_t head, const struct sched_member *first, size_t count);
+void link_send_stage_go(struct link *l, uint64_t worker, uint64_t gang, uint32_t cut);
 void link_forget_job(struct link *l, uint64_t job);
 /* For agents, who share the workers' socket. 0 when it is gone. */
 int link_send_peer(struct link *l, const struct sock_peer *peer, Ebb__Envelope__BodyCase which, void *body);

@@ -23,7 +23,7 @@ struct errand { /* of a thread: parts to look at */
     int patient; /* second look, with patience */
 };
 
-static void take_text(char *to, size_t size, const char *from)
+void link_take_text(char *to, size_t size, const char *from)
 {
     snprintf(to, size, "%s", from ? from : "");
     words_tidy(to);
@@ -47,10 +47,10 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     for (size_t i = 0; i < h->n_held; i++)
         held[i] = (struct sched_held){h->held[i]->job, h->held[i]->epoch, h->held[i]->next_seq};
     int again = w->joined;
-    take_text(w->name, sizeof w->name, h->name);
-    take_text(w->host, sizeof w->host, h->host);
-    take_text(w->program, sizeof w->program, h->program);
-    take_text(w->numerics, sizeof w->numerics, h->numerics);
+    link_take_text(w->name, sizeof w->name, h->name);
+    link_take_text(w->host, sizeof w->host, h->host);
+    link_take_text(w->program, sizeof w->program, h->program);
+    link_take_text(w->numerics, sizeof w->numerics, h->numerics);
     w->pid = h->pid;
     w->lanes = h->lanes;
     w->memory_bytes = h->memory_bytes;
@@ -68,6 +68,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     ev.u.joined.provider = w->provider;
     ev.u.joined.numerics = *w->numerics ? XXH32(w->numerics, class_length(w->numerics), 0) : 0;
     ev.u.joined.model_key = h->model_key;
+    ev.u.joined.reach = link_stage_hello(w, h);
     ev.u.joined.held = held;
     ev.u.joined.held_count = h->n_held;
     w->joined = 1;
@@ -79,33 +80,37 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     mem_free(held);
 }
 
+int link_other_model(struct link *l, const struct worker *w, uint64_t model_key, const ProtobufCBinaryData *digest, const char *numerics, char *text, size_t size)
+{
+    size_t i = 0;
+    for (struct job *j; (j = map_next(&l->d->jobs->by_id, &i));)
+        if (j->model_key == model_key && (digest->len != sizeof j->model.bytes || memcmp(digest->data, j->model.bytes, sizeof j->model.bytes))) {
+            snprintf(text, size, "'%s' is not the model that was submitted: worker %s reads other bytes", j->spec.model, w->name);
+            return 1;
+        }
+    const struct job *other = numerics && *numerics ? job_of_other_numerics(l->d, model_key, numerics) : NULL;
+    if (!other)
+        return 0;
+    snprintf(text, size, "worker %s computes it as '%s', and job %" PRIu64 " began with '%s': its rows would differ in their last bits", w->name, numerics, other->id,
+             other->numerics);
+    return 1;
+}
+
 static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelReady *m)
 {
     struct daemon *d = l->d;
     struct sched_event ev = {.kind = SCHED_MODEL_READY, .worker = w->number};
+    char text[400];
     ev.u.model.model_key = m->model_key;
     ev.u.model.load_ms = m->load_ms;
-    size_t i = 0;
-    char text[400];
-    for (struct job *j; (j = map_next(&d->jobs->by_id, &i));)
-        if (j->model_key == m->model_key &&
-            (m->digest.len != sizeof j->model.bytes || memcmp(m->digest.data, j->model.bytes, sizeof j->model.bytes))) {
-            snprintf(text, sizeof text, "'%s' is not the model that was submitted: worker %s reads other bytes", j->spec.model, w->name);
-            ev.kind = SCHED_MODEL_FAILED;
-            ev.u.model.text = text;
-        }
-    const struct job *other = m->numerics && *m->numerics ? job_of_other_numerics(d, m->model_key, m->numerics) : NULL;
-    if (other && ev.kind == SCHED_MODEL_READY) {
-        snprintf(text, sizeof text, "worker %s computes it as '%s', and job %" PRIu64 " began with '%s': its rows would differ in their last bits", w->name,
-                 m->numerics, other->id, other->numerics);
+    if (link_other_model(l, w, m->model_key, &m->digest, m->numerics, text, sizeof text)) {
         ev.kind = SCHED_MODEL_FAILED;
         ev.u.model.text = text;
-    }
-    if (ev.kind == SCHED_MODEL_READY) {
+    } else {
         w->model_key = m->model_key;
         w->dims = m->dims;
         if (m->numerics && *m->numerics)
-            take_text(w->numerics, sizeof w->numerics, m->numerics);
+            link_take_text(w->numerics, sizeof w->numerics, m->numerics);
         job_model_ready(d, m->model_key, m->dims, w->numerics);
         log_info("worker %s: model %" PRIx64 " ready after %" PRIu64 " ms, %u floats a row", w->name, m->model_key, m->load_ms, m->dims);
     }
@@ -115,7 +120,7 @@ static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelRea
 static void on_model_failed(struct link *l, struct worker *w, const Ebb__ModelFailed *m)
 {
     char said[320], text[400];
-    take_text(said, sizeof said, m->text);
+    link_take_text(said, sizeof said, m->text);
     log_warn("worker %s: model %" PRIx64 " failed: %s", w->name, m->model_key, said);
     if (w->provider == PROVIDER_LOCAL)
         snprintf(text, sizeof text, "%s", said);
@@ -130,7 +135,7 @@ static void on_model_failed(struct link *l, struct worker *w, const Ebb__ModelFa
 static void on_job_fault(struct link *l, struct worker *w, const Ebb__JobFault *m)
 {
     char text[240];
-    take_text(text, sizeof text, m->text);
+    link_take_text(text, sizeof text, m->text);
     log_warn("worker %s: job %" PRIu64 " cannot go on: %s", w->name, m->job, text);
     struct sched_job_view v;
     if (!l->d->core || !sched_job_view(l->d->core, m->job, &v) || v.row->state == JOB_HELD)
@@ -242,9 +247,18 @@ static void handle(struct link *l, struct worker *w, const struct letter *x)
     case EBB__ENVELOPE__BODY_JOB_FAULT:
         on_job_fault(l, w, m->job_fault);
         return;
+    case EBB__ENVELOPE__BODY_PROFILED:
+        link_profiled(l, w, m->profiled);
+        return;
+    case EBB__ENVELOPE__BODY_STAGE_READY:
+        link_stage_ready(l, w, m->stage_ready);
+        return;
+    case EBB__ENVELOPE__BODY_STAGE_FAULT:
+        link_stage_fault(l, w, m->stage_fault);
+        return;
     case EBB__ENVELOPE__BODY_BYE: {
         char reason[160];
-        take_text(reason, sizeof reason, m->bye->reason);
+        link_take_text(reason, sizeof reason, m->bye->reason);
         log_info("worker %s: goodbye%s%s", w->name, *reason ? ": " : "", reason);
         provider_bye(l->d, w->number);
         link_ended(l, w->number, WORKER_DRAINED, NULL, 0);

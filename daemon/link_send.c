@@ -9,7 +9,7 @@
 #include "base/sight.h"
 #include "daemon/relay.h"
 
-static int send_to(struct link *l, struct worker *w, Ebb__Envelope__BodyCase which, void *body)
+int link_send_to(struct link *l, struct worker *w, Ebb__Envelope__BodyCase which, void *body)
 {
     struct err e;
     enum status st = sock_send(l->workers, &w->peer, which, body, &e);
@@ -23,7 +23,7 @@ static int send_to(struct link *l, struct worker *w, Ebb__Envelope__BodyCase whi
     return 0;
 }
 
-static struct worker *reachable(struct link *l, uint64_t number)
+struct worker *link_reachable(struct link *l, uint64_t number)
 {
     struct worker *w = link_worker(l, number);
     if (!w)
@@ -87,8 +87,7 @@ int link_send_peer(struct link *l, const struct sock_peer *peer, Ebb__Envelope__
     return st == ST_OK;
 }
 
-/* 1 when the worker knows the job now. */
-static int tell_job(struct link *l, struct worker *w, const struct job *j)
+int link_tell_job(struct link *l, struct worker *w, const struct job *j)
 {
     for (size_t i = 0; i < w->told_count; i++)
         if (w->told[i] == j->id)
@@ -104,7 +103,7 @@ static int tell_job(struct link *l, struct worker *w, const struct job *j)
     m.parts_dir = j->parts_dir;
     m.format = (uint32_t)j->format;
     m.numerics = (char *)(uintptr_t)j->numerics;
-    if (!send_to(l, w, EBB__ENVELOPE__BODY_JOB, &m))
+    if (!link_send_to(l, w, EBB__ENVELOPE__BODY_JOB, &m))
         return 0;
     w->told[w->told_count++] = j->id;
     return 1;
@@ -112,9 +111,9 @@ static int tell_job(struct link *l, struct worker *w, const struct job *j)
 
 void link_send_lease(struct link *l, uint64_t worker, uint64_t job, uint64_t epoch, struct span span, int probe)
 {
-    struct worker *w = reachable(l, worker);
+    struct worker *w = link_reachable(l, worker);
     struct job *j = job_find(l->d, job);
-    if (!w || !j || w->ask_hello || !tell_job(l, w, j))
+    if (!w || !j || w->ask_hello || !link_tell_job(l, w, j))
         return;
     const struct dataset *d = &j->dataset;
     size_t first = layout_source(&d->layout, span.begin), n = 0;
@@ -150,48 +149,48 @@ void link_send_lease(struct link *l, uint64_t worker, uint64_t job, uint64_t epo
     m.probe = probe;
     m.n_sources = n;
     m.sources = pointers;
-    send_to(l, w, EBB__ENVELOPE__BODY_LEASE, &m);
+    link_send_to(l, w, EBB__ENVELOPE__BODY_LEASE, &m);
     mem_free(pointers);
     mem_free(sources);
 }
 
 void link_send_cut(struct link *l, uint64_t worker, uint64_t epoch, uint64_t at)
 {
-    struct worker *w = reachable(l, worker);
+    struct worker *w = link_reachable(l, worker);
     Ebb__Cut m = EBB__CUT__INIT;
     m.epoch = epoch;
     m.at = at;
     if (w)
-        send_to(l, w, EBB__ENVELOPE__BODY_CUT, &m);
+        link_send_to(l, w, EBB__ENVELOPE__BODY_CUT, &m);
 }
 
 void link_send_revoke(struct link *l, uint64_t worker, uint64_t epoch)
 {
-    struct worker *w = reachable(l, worker);
+    struct worker *w = link_reachable(l, worker);
     Ebb__Revoke m = EBB__REVOKE__INIT;
     m.epoch = epoch;
     if (w)
-        send_to(l, w, EBB__ENVELOPE__BODY_REVOKE, &m);
+        link_send_to(l, w, EBB__ENVELOPE__BODY_REVOKE, &m);
 }
 
 void link_send_ack(struct link *l, uint64_t worker, uint64_t epoch, uint64_t seq, enum ack_verdict verdict)
 {
-    struct worker *w = reachable(l, worker);
+    struct worker *w = link_reachable(l, worker);
     Ebb__Ack m = EBB__ACK__INIT;
     m.epoch = epoch;
     m.seq = seq;
     m.verdict = (uint32_t)verdict;
     if (w)
-        send_to(l, w, EBB__ENVELOPE__BODY_ACK, &m);
+        link_send_to(l, w, EBB__ENVELOPE__BODY_ACK, &m);
 }
 
 void link_send_drain(struct link *l, uint64_t worker)
 {
-    struct worker *w = reachable(l, worker);
+    struct worker *w = link_reachable(l, worker);
     Ebb__Drain m = EBB__DRAIN__INIT;
     m.grace_ms = LOOP_GRACE_MS;
     if (w)
-        send_to(l, w, EBB__ENVELOPE__BODY_DRAIN, &m);
+        link_send_to(l, w, EBB__ENVELOPE__BODY_DRAIN, &m);
 }
 
 void link_forget_job(struct link *l, uint64_t job)
@@ -203,7 +202,7 @@ void link_forget_job(struct link *l, uint64_t job)
                 w->told[k] = w->told[--w->told_count];
                 Ebb__ForgetJob m = EBB__FORGET_JOB__INIT;
                 m.job = job;
-                send_to(l, w, EBB__ENVELOPE__BODY_FORGET_JOB, &m);
+                link_send_to(l, w, EBB__ENVELOPE__BODY_FORGET_JOB, &m);
                 break;
             }
 }

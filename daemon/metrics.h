@@ -21,7 +21,9 @@ struct daemon;
     X(LEASES, "ebb_leases_total", "Leases given to workers.")                                                                    \
     X(COMMITS, "ebb_commits_total", "Commits acknowledged as done.")                                                             \
     X(COMMITS_STALE, "ebb_commits_stale_total", "Commits whose lease was somebody else's by then.")                               \
-    X(COMMITS_REFUSED, "ebb_commits_refused_total", "Commits whose part was not as described.")    
+    X(COMMITS_REFUSED, "ebb_commits_refused_total", "Commits whose part was not as described.")     \
+    X(RECUTS, "ebb_pipeline_recuts_total", "Times that a model was divided anew among the workers of a pipeline.")               \
+    X(STAGE_FAULTS, "ebb_pipeline_faults_total", "Times that a worker of a pipeline said that it cannot go on.")
 enum metric_counter {
 #define X(name, series, help) METRIC_##name,
     METRIC_COUNTER_MAP(X)
