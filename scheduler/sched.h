@@ -285,6 +285,21 @@ struct sched_worker_view {
     struct span lease;                 /* first of those it holds */
     uint64_t read_to;
     double records_per_s, bytes_per_s;
+    uint64_t gang;                     /* 0: in none */
+    uint32_t stage, stages;            /* of it: 0-based, and how many there are */
+};
+struct sched_gang_view {
+    uint64_t gang, job, head;
+    uint32_t cut, segments;            /* of the model */
+    int running;                       /* 0: its members load their parts */
+    uint64_t since_ms;                 /* of this cut */
+    uint32_t count;
+    struct sched_member members[GANG_MOST]; /* in the order of the pipeline */
+    double load_ms[GANG_MOST];         /* predicted of each, transfers included */
+    int ready[GANG_MOST];              /* its part is loaded */
+    double bottleneck_ms;              /* predicted for a micro-batch of the nominal size */
+    double gap;                        /* a better division may save at most this share */
+    double records_per_s;              /* measured, of the head; 0: not known yet */
 };
 size_t sched_job_count(const struct sched *s);
 /* ids in ascending order; i < sched_job_count */
@@ -299,6 +314,9 @@ void sched_job_figures(const struct sched *s, size_t i, struct sched_job_figures
 void sched_provider_view(const struct sched *s, uint32_t provider, struct sched_provider_view *out); /* provider < PROVIDERS */
 size_t sched_worker_count(const struct sched *s);
 void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view *out);
+/* Pipelines, by gang ascending. */
+size_t sched_gang_count(const struct sched *s);
+void sched_gang_view(const struct sched *s, size_t i, struct sched_gang_view *out);
 
 /* Does this worker hold this lease now? */
 int sched_leased(const struct sched *s, uint64_t job, uint64_t worker, uint64_t epoch);
