@@ -4,15 +4,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "base/mem.h"
 #include "storage/onnxdir.h"
 
-enum { JSON_MAX_BYTES = 64 << 20, READ_BYTES = 1 << 20 };
+enum { JSON_MAX_BYTES = 64 << 20, READ_BYTES = 1 << 20, KNOWN = 8 /* digests that are remembered */ };
 
 struct names {
     char **name; /* relative to the directory */
@@ -272,27 +274,17 @@ static enum status list_all(const char *path, const char **dir, char **folder, c
     return has_config ? ST_OK : err_set(e, ST_USER, "'%s' is not a model directory: it has no config.json", *dir);
 }
 
-enum status modeldir_digest(const char *path, struct model_digest *out, struct err *e)
+static enum status digest_all(const char *dir, const struct names *l, struct model_digest *out, struct err *e)
 {
-    char *folder = NULL, *file = NULL;
-    const char *dir;
-    struct names l = {0};
     struct model_digest d = {0};
-    void *block = NULL;
-    XXH3_state_t *x = NULL;
-    enum status st = list_all(path, &dir, &folder, &file, &l, e);
-    if (st != ST_OK)
-        goto done;
-    block = mem_alloc(READ_BYTES);
-    x = XXH3_createState();
-    if (!block || !x) {
-        st = err_nomem(e, "the model's digest");
-        goto done;
-    }
-    XXH3_128bits_reset(x);
-    for (size_t i = 0; i < l.n && st == ST_OK; i++) {
+    void *block = mem_alloc(READ_BYTES);
+    XXH3_state_t *x = XXH3_createState();
+    enum status st = block && x ? ST_OK : err_nomem(e, "the model's digest");
+    if (st == ST_OK)
+        XXH3_128bits_reset(x);
+    for (size_t i = 0; i < l->n && st == ST_OK; i++) {
         uint64_t size = 0;
-        st = digest_file(dir, l.name[i], x, block, &size, e);
+        st = digest_file(dir, l->name[i], x, block, &size, e);
         d.size_bytes += size;
         d.files++;
     }
@@ -306,13 +298,98 @@ enum status modeldir_digest(const char *path, struct model_digest *out, struct e
         }
         *out = d;
     }
-done:
     XXH3_freeState(x);
     mem_free(block);
+    return st;
+}
+
+/* What was read: by what stat says of all its files. */
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        XXH128_hash_t files;
+        struct model_digest digest; /* files 0: none */
+    } at[KNOWN];
+    uint32_t next;
+} known = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* 0: *out stands for the files as they are now, *newest_s is the last change of any of them. */
+static int identify(const char *dir, const struct names *l, XXH128_hash_t *out, time_t *newest_s)
+{
+    XXH3_state_t *x = XXH3_createState();
+    int at = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int failed = at < 0 || !x || XXH3_128bits_reset(x) == XXH_ERROR;
+    *newest_s = 0;
+    for (size_t i = 0; i < l->n && !failed; i++) {
+        struct stat s;
+        if ((failed = fstatat(at, l->name[i], &s, 0) != 0))
+            break;
+        const uint64_t words[] = {(uint64_t)s.st_dev, (uint64_t)s.st_ino, (uint64_t)s.st_size, (uint64_t)s.st_mtim.tv_sec, (uint64_t)s.st_mtim.tv_nsec,
+                                  (uint64_t)s.st_ctim.tv_sec, (uint64_t)s.st_ctim.tv_nsec};
+        XXH3_128bits_update(x, l->name[i], strlen(l->name[i]) + 1);
+        XXH3_128bits_update(x, words, sizeof words);
+        *newest_s = s.st_mtim.tv_sec > *newest_s ? s.st_mtim.tv_sec : *newest_s;
+        *newest_s = s.st_ctim.tv_sec > *newest_s ? s.st_ctim.tv_sec : *newest_s;
+    }
+    if (!failed)
+        *out = XXH3_128bits_digest(x);
+    if (at >= 0)
+        close(at);
+    XXH3_freeState(x);
+    return failed;
+}
+
+static int find_known(XXH128_hash_t files, struct model_digest *out)
+{
+    int found = 0;
+    pthread_mutex_lock(&known.lock);
+    for (int i = 0; i < KNOWN && !found; i++)
+        if (known.at[i].digest.files && XXH128_isEqual(known.at[i].files, files)) {
+            *out = known.at[i].digest;
+            found = 1;
+        }
+    pthread_mutex_unlock(&known.lock);
+    return found;
+}
+
+static void make_known(XXH128_hash_t files, const struct model_digest *d)
+{
+    pthread_mutex_lock(&known.lock);
+    known.at[known.next].files = files;
+    known.at[known.next].digest = *d;
+    known.next = (known.next + 1) % KNOWN;
+    pthread_mutex_unlock(&known.lock);
+}
+
+static enum status digest(const char *path, int may_know, struct model_digest *out, struct err *e)
+{
+    char *folder = NULL, *file = NULL;
+    const char *dir;
+    struct names l = {0};
+    XXH128_hash_t before, after;
+    time_t began = time(NULL), newest;
+    enum status st = list_all(path, &dir, &folder, &file, &l, e);
+    if (st == ST_OK && may_know)
+        may_know = identify(dir, &l, &before, &newest) == 0;
+    if (st == ST_OK && !(may_know && find_known(before, out))) {
+        st = digest_all(dir, &l, out, e);
+        if (st == ST_OK && may_know && newest < began - 2 && identify(dir, &l, &after, &newest) == 0 && XXH128_isEqual(before, after))
+            make_known(before, out);
+    }
     names_release(&l);
     mem_free(folder);
     mem_free(file);
     return st;
+}
+
+enum status modeldir_digest(const char *path, struct model_digest *out, struct err *e)
+{
+    return digest(path, 0, out, e);
+}
+
+enum status modeldir_digest_known(const char *path, struct model_digest *out, struct err *e)
+{
+    return digest(path, 1, out, e);
 }
 
 enum status modeldir_files(const char *path, struct model_files *out, struct err *e)

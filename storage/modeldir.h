@@ -23,6 +23,10 @@ struct model_digest {
    and the JSON files beside it. */
 MUST_USE enum status modeldir_digest(const char *dir, struct model_digest *out, struct err *e);
 
+/* The same without reading files again that this process has read: they have the names, sizes, inodes and times that they had then, and were two seconds old, so
+   that no later change can have left them these times. For whoever opens a model again and again, a part of it each time. */
+MUST_USE enum status modeldir_digest_known(const char *dir, struct model_digest *out, struct err *e);
+
 /* The same files, for whoever passes the model on: laid out under the same names elsewhere they are the same model, opened at `entry`. */
 struct model_files {
     char *folder, *entry; /* entry: relative to the folder, "": the folder itself */

@@ -25,6 +25,8 @@ struct encoder {
     struct linear projection;
     struct attention attention;
     struct relative relative;
+    int embeds;            /* embeddings are one of its segments */
+    uint32_t first, end;   /* layers of the run that are */
     uint32_t weights; /* layers with weights of their own */
     struct layer layer[];
 };
@@ -42,7 +44,7 @@ static enum status load_embed(struct loading *l, struct encoder *b, struct err *
         o->after_padding = c->family->positions == POSITIONS_AFTER_PADDING;
         o->padding_id = (int32_t)c->padding_id;
     }
-    TRY(loading_tensor(l, "embeddings.word_embeddings.weight", c->vocab, c->embedding, o->word, e));
+    TRY(loading_tensor(l, ENCODER_WORDS, c->vocab, c->embedding, o->word, e));
     if (c->absolute_positions)
         TRY(loading_tensor(l, "embeddings.position_embeddings.weight", c->positions, c->embedding, o->position, e));
     if (c->types)
@@ -95,7 +97,7 @@ static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, 
     return relative_load_layer(l, &b->relative, i, layer, e);
 }
 
-static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
+static enum status load_first(struct loading *l, struct encoder *b, struct err *e)
 {
     const struct model_config *c = l->c;
     TRY(loading_mark(l, "embeddings", e));
@@ -104,11 +106,60 @@ static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
         TRY(loading_linear(l, "projection", c->hidden, c->embedding, &b->projection, e));
         TRY(loading_part(l, c->family->projection, 0, c->hidden, c->embedding, &b->projection, e));
     }
-    TRY(relative_load(l, &b->relative, e));
-    for (uint32_t i = 0; i < c->groups * c->inner; i++)
-        TRY(load_layer(l, b, i, &b->layer[l->load ? i : 0], e));
-    relative_loaded(&b->relative);
     return ST_OK;
+}
+
+/* Has one of the layers that are wanted these weights? */
+static int wants_weights(const struct encoder *b, uint32_t weights)
+{
+    for (uint32_t i = b->first; i < b->end; i++)
+        if (encoder_weights_of(&b->c, i) == weights)
+            return 1;
+    return 0;
+}
+
+/* Everything is looked at; what belongs to no segment that is wanted is neither read nor counted. */
+static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
+{
+    const struct model_config *c = l->c;
+    int load = l->load;
+    uint64_t before = l->bytes;
+    l->load = load && b->embeds;
+    TRY(load_first(l, b, e));
+    l->bytes = b->embeds ? l->bytes : before;
+    before = l->bytes;
+    l->load = load && b->first < b->end;
+    TRY(relative_load(l, &b->relative, e));
+    l->bytes = b->first < b->end ? l->bytes : before;
+    for (uint32_t i = 0; i < c->groups * c->inner; i++) {
+        int wanted = wants_weights(b, i);
+        before = l->bytes;
+        l->load = load && wanted;
+        TRY(load_layer(l, b, i, &b->layer[load ? i : 0], e));
+        l->bytes = wanted ? l->bytes : before;
+    }
+    relative_loaded(&b->relative);
+    l->load = load;
+    return ST_OK;
+}
+
+uint32_t encoder_segments(const struct model_config *c)
+{
+    return c->layers * c->inner + 2;
+}
+
+uint32_t encoder_longest(const struct model_config *c)
+{
+    return c->positions - (c->absolute_positions && c->family->positions == POSITIONS_AFTER_PADDING ? c->padding_id + 1 : 0);
+}
+
+static void choose_segments(const struct loading *l, struct encoder *b)
+{
+    uint32_t layers = l->c->layers * l->c->inner;
+    b->embeds = loading_wants(l, 0);
+    b->first = l->part && l->first > 1 ? l->first - 1 : 0;
+    b->end = !l->part || l->end > layers ? layers : l->end > 1 ? l->end - 1 : 0;
+    b->first = b->first < b->end ? b->first : b->end;
 }
 
 enum status encoder_load(struct loading *l, struct encoder **out, struct err *e)
@@ -122,6 +173,7 @@ enum status encoder_load(struct loading *l, struct encoder **out, struct err *e)
     b->c.label = NULL;
     b->kernels = l->kernels;
     b->weights = n;
+    choose_segments(l, b);
     b->projects = c->family->projection && (c->embedding != c->hidden || c->family->inner);
     attention_init(&b->attention, l->kernels, c->hidden, c->heads);
     b->attention.precision = l->precision == PREC_BF16 ? PREC_BF16 : PREC_F32;
@@ -182,6 +234,15 @@ static size_t wide_columns(const struct model_config *c)
     return stride(larger(3 * c->hidden, larger(c->ffn, c->embedding)));
 }
 
+/* A few sequences go through all layers before the next do, so that what lies between two ops stays in the second- and third-level cache. Only x is kept for all. */
+enum { ROWS_AT_ONCE = 256 };
+
+static uint32_t rows_at_once(const struct encoder *b, uint32_t max_tokens)
+{
+    uint32_t most = larger(ROWS_AT_ONCE, b->c.positions);
+    return max_tokens < most ? max_tokens : most;
+}
+
 static size_t attention_space(const struct encoder *b, uint32_t max_tokens)
 {
     uint32_t longest = max_tokens < b->c.positions ? max_tokens : b->c.positions;
@@ -190,17 +251,19 @@ static size_t attention_space(const struct encoder *b, uint32_t max_tokens)
 
 size_t encoder_work_bytes(const struct encoder *b, uint32_t max_tokens)
 {
-    return sizeof(float) * max_tokens * (2 * narrow_columns(&b->c) + wide_columns(&b->c)) + attention_space(b, max_tokens);
+    size_t narrow = narrow_columns(&b->c), some = rows_at_once(b, max_tokens);
+    return sizeof(float) * (max_tokens * narrow + some * (narrow + wide_columns(&b->c))) + attention_space(b, max_tokens);
 }
 
 void encoder_work_init(struct encoder_work *work, const struct encoder *b, uint32_t max_tokens, void *memory)
 {
+    size_t some = rows_at_once(b, max_tokens);
     work->ld = narrow_columns(&b->c);
     work->ld_wide = wide_columns(&b->c);
     work->x = memory;
     work->t = work->x + max_tokens * work->ld;
-    work->wide = work->t + max_tokens * work->ld;
-    work->scratch = work->wide + max_tokens * work->ld_wide;
+    work->wide = work->t + some * work->ld;
+    work->scratch = work->wide + some * work->ld_wide;
 }
 
 /* Which weights layer i of the run has: each group serves the same number of layers, as even as may be. */
@@ -211,48 +274,57 @@ uint32_t encoder_weights_of(const struct model_config *c, uint32_t i)
 }
 
 /* Some sequences of `rows` tokens in all, into x. */
-static void run_some(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, uint32_t rows,
-                     const int32_t *ids, const uint8_t *types, float *x)
+static void embed_some(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, uint32_t rows, const int32_t *ids,
+                       const uint8_t *types, float *x)
 {
-    float *t = work->t, *wide = work->wide;
     size_t ld = work->ld, ldw = work->ld_wide;
-    embed_run(&b->embed, n_seqs, lengths, ids, b->c.types > 1 ? types : NULL, t, ld);
-    norm_run(&b->embed_norm, rows, t, ld, x, ld);
+    embed_run(&b->embed, n_seqs, lengths, ids, b->c.types > 1 ? types : NULL, work->t, ld);
+    norm_run(&b->embed_norm, rows, work->t, ld, x, ld);
     if (b->projects) {
-        linear_run(&b->projection, rows, x, ld, ACT_NONE, NULL, 0, wide, ldw);
+        linear_run(&b->projection, rows, x, ld, ACT_NONE, NULL, 0, work->wide, ldw);
         for (uint32_t i = 0; i < rows; i++)
-            memcpy(x + i * ld, wide + i * ldw, b->c.hidden * sizeof *x);
-    }
-    for (uint32_t i = 0; i < b->c.layers * b->c.inner; i++) {
-        uint32_t weights = encoder_weights_of(&b->c, i);
-        const struct layer *l = &b->layer[weights];
-        linear_run(&l->qkv, rows, x, ld, ACT_NONE, NULL, 0, wide, ldw);
-        if (b->relative.kind == RELATIVE_NONE)
-            attention_run(&b->attention, n_seqs, lengths, wide, ldw, t, ld, work->scratch);
-        else
-            relative_run(&b->relative, weights, n_seqs, lengths, wide, ldw, t, ld, work->scratch);
-        linear_run(&l->out, rows, t, ld, ACT_NONE, x, ld, wide, ld);
-        norm_run(&l->after_attention, rows, wide, ld, x, ld);
-        linear_run(&l->up, rows, x, ld, b->c.act, NULL, 0, wide, ldw);
-        linear_run(&l->down, rows, wide, ldw, ACT_NONE, x, ld, t, ld);
-        norm_run(&l->after_ffn, rows, t, ld, x, ld);
+            memcpy(x + i * ld, work->wide + i * ldw, b->c.hidden * sizeof *x);
     }
 }
 
-/* A few sequences go through all layers before the next do, so that what lies between two ops stays in the second- and third-level cache. */
-enum { ROWS_AT_ONCE = 256 };
+/* The same through layer i of the run, from x into x. */
+static void layer_some(const struct encoder *b, const struct encoder_work *work, uint32_t i, uint32_t n_seqs, const uint32_t *lengths, uint32_t rows, float *x)
+{
+    float *t = work->t, *wide = work->wide;
+    size_t ld = work->ld, ldw = work->ld_wide;
+    uint32_t weights = encoder_weights_of(&b->c, i);
+    const struct layer *l = &b->layer[weights];
+    linear_run(&l->qkv, rows, x, ld, ACT_NONE, NULL, 0, wide, ldw);
+    if (b->relative.kind == RELATIVE_NONE)
+        attention_run(&b->attention, n_seqs, lengths, wide, ldw, t, ld, work->scratch);
+    else
+        relative_run(&b->relative, weights, n_seqs, lengths, wide, ldw, t, ld, work->scratch);
+    linear_run(&l->out, rows, t, ld, ACT_NONE, x, ld, wide, ld);
+    norm_run(&l->after_attention, rows, wide, ld, x, ld);
+    linear_run(&l->up, rows, x, ld, b->c.act, NULL, 0, wide, ldw);
+    linear_run(&l->down, rows, wide, ldw, ACT_NONE, x, ld, t, ld);
+    norm_run(&l->after_ffn, rows, t, ld, x, ld);
+}
+
+/* How many sequences go together, of those from lengths on; *rows: their tokens. */
+static uint32_t take_some(uint32_t n_seqs, const uint32_t *lengths, uint32_t *rows)
+{
+    uint32_t n = 1;
+    for (*rows = lengths[0]; n < n_seqs && *rows + lengths[n] <= ROWS_AT_ONCE; n++)
+        *rows += lengths[n];
+    return n;
+}
 
 void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                  const uint8_t *types)
 {
     float *x = work->x;
-    for (uint32_t done = 0, n; done < n_seqs; done += n) {
-        uint32_t rows = lengths[done];
-        for (n = 1; done + n < n_seqs && rows + lengths[done + n] <= ROWS_AT_ONCE; n++)
-            rows += lengths[done + n];
-        run_some(b, work, n, lengths + done, rows, ids, types, x);
-        x += rows * work->ld;
-        ids += rows;
-        types = types ? types + rows : NULL;
+    size_t at = 0;
+    for (uint32_t done = 0, n, rows; done < n_seqs; done += n, at += rows, x += rows * work->ld) {
+        n = take_some(n_seqs - done, lengths + done, &rows);
+        if (b->embeds)
+            embed_some(b, work, n, lengths + done, rows, ids + at, types ? types + at : NULL, x);
+        for (uint32_t i = b->first; i < b->end; i++)
+            layer_some(b, work, i, n, lengths + done, rows, x);
     }
 }

@@ -7,11 +7,17 @@
 
 struct encoder;
 
-/* In l->precision. Checks that every tensor is there with the shape that l->c asks for and, when l->load, reads and packs it: *out then; else NULL. */
+/* How the segments of a directory are numbered: embeddings, each layer in the order of the run, what stands on top. */
+uint32_t encoder_segments(const struct model_config *c);
+/* In l->precision. Checks that every tensor is there with the shape that l->c asks for and, when l->load, reads and packs those that its segments need: *out
+   then; else NULL. */
 MUST_USE enum status encoder_load(struct loading *l, struct encoder **out, struct err *e);
 void encoder_free(struct encoder *b);
 uint32_t encoder_weights_of(const struct model_config *c, uint32_t i); /* which layer's weights layer i of the run has */
-const float *encoder_words(const struct encoder *b); /* the vectors of the vocabulary, [vocab][embedding] */
+#define ENCODER_WORDS "embeddings.word_embeddings.weight" /* the vectors of the vocabulary, [vocab][embedding] */
+const float *encoder_words(const struct encoder *b); /* NULL: embeddings are none of its segments */
+/* Tokens that one text may have. */
+uint32_t encoder_longest(const struct model_config *c);
 
 struct encoder_work { /* parts of one allocation */
     float *x, *t, *wide, *scratch;
@@ -20,7 +26,8 @@ struct encoder_work { /* parts of one allocation */
 size_t encoder_work_bytes(const struct encoder *b, uint32_t max_tokens);
 /* memory is 64-byte aligned and has encoder_work_bytes. */
 void encoder_work_init(struct encoder_work *work, const struct encoder *b, uint32_t max_tokens, void *memory);
-/* Leaves the tokens' vectors in work->x; the rest of work is free for what follows. types NULL: all 0. */
+/* Through the segments that were loaded: from ids, or from the rows of work->x where embeddings are none of them. Leaves the tokens' vectors in work->x; the rest
+   of work is free for what follows. types NULL: all 0. */
 void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                  const uint8_t *types);
 

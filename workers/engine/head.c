@@ -7,7 +7,7 @@
 #include "workers/engine/ops/pool.h"
 #include "workers/engine/scores.h"
 
-enum { MASKS_AT_ONCE = 8 };
+enum { MASKS_AT_ONCE = 8, WORDS_AT_ONCE = 1024 /* rows of the words' vectors that are read at once */ };
 
 struct head {
     struct model_config c; /* without its labels */
@@ -90,12 +90,17 @@ static enum status load_mask(struct loading *l, const float *words, struct head 
     TRY(loading_linear(l, "out", c->vocab, c->embedding, &h->out, e));
     if (!c->tied)
         return loading_named(l, f->mask.weight, bias, c->vocab, c->embedding, &h->out, e);
-    float *space = l->load ? loading_space(l, c->vocab) : NULL;
+    int fill = l->load && !h->out.filled;
+    float *space = l->load ? loading_space(l, (size_t)WORDS_AT_ONCE * c->embedding + c->vocab) : NULL, *rows = space ? space + c->vocab : NULL;
     if (l->load && !space)
         return err_nomem(e, "the model's weights");
     TRY(loading_tensor(l, bias, c->vocab, 0, space, e));
-    if (l->load && !h->out.filled)
-        linear_set(&h->out, 0, c->vocab, words, space);
+    for (uint32_t i = 0, n; fill && i < c->vocab; i += n) {
+        n = c->vocab - i < WORDS_AT_ONCE ? c->vocab - i : WORDS_AT_ONCE;
+        if (!words)
+            TRY(loading_rows(l, ENCODER_WORDS, c->vocab, c->embedding, i, n, rows, e));
+        linear_set(&h->out, i, n, words ? words + (size_t)i * c->embedding : rows, space + i);
+    }
     return ST_OK;
 }
 

@@ -8,7 +8,7 @@
 
 struct head;
 
-/* As encoder_load, behind it, but in f32 always: words are the vectors of the vocabulary, NULL where nothing is read. dir: where Dense modules lie. */
+/* As encoder_load, behind it, but in f32 always: words are the vectors of the vocabulary where they are in memory already. dir: where Dense modules lie. */
 MUST_USE enum status head_load(struct loading *l, const char *dir, const float *words, uint32_t top_k, struct head **out, struct err *e);
 void head_free(struct head *h);
 

@@ -106,6 +106,13 @@ enum status loading_tensor(struct loading *l, const char *name, uint32_t rows, u
     return l->load ? weights_read(l->w, t, to, e) : ST_OK;
 }
 
+enum status loading_rows(struct loading *l, const char *name, uint32_t rows, uint32_t cols, uint32_t first, uint32_t count, float *to, struct err *e)
+{
+    const struct tensor *t;
+    TRY(find(l, name, rows, cols, &t, e));
+    return weights_read_some(l->w, t, (uint64_t)first * cols, (uint64_t)count * cols, to, e);
+}
+
 enum status loading_norm(struct loading *l, const char *name, uint32_t n, float eps, struct norm *to, struct err *e)
 {
     char text[NAME_MAX_BYTES];

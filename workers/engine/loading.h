@@ -17,6 +17,8 @@ struct loading {
     enum precision precision;   /* of the linear layers that follow */
     struct packfile *pack;      /* of packed weights; NULL: none */
     int load;                   /* 0: only look; ops are not touched then and may be NULL */
+    int part;                   /* 1: only segments [first, end) of cut.h are read and counted in `bytes`; the others are looked at */
+    uint32_t first, end;
     float *space;               /* of loading_space */
     size_t room;
     uint64_t parameters, bytes; /* counted on the way */
@@ -29,6 +31,10 @@ struct loading {
 };
 
 void loading_release(struct loading *l); /* its space and marks */
+static inline int loading_wants(const struct loading *l, uint32_t segment)
+{
+    return !l->part || (segment >= l->first && segment < l->end);
+}
 /* Here begins the part of that name (cut.h). */
 MUST_USE enum status loading_mark(struct loading *l, const char *name, struct err *e);
 /* Room for n floats, kept until the next call; NULL when memory is out. */
@@ -38,6 +44,9 @@ float *loading_space(struct loading *l, size_t n);
 int loading_has(const struct loading *l, const char *name);
 /* A tensor of the shape [rows, cols], or [rows] where cols is 0: checked, counted, and read into `to`. ST_USER names file and tensor. */
 MUST_USE enum status loading_tensor(struct loading *l, const char *name, uint32_t rows, uint32_t cols, float *to, struct err *e);
+/* The same, a few rows of it: [first, first + count) of the table [rows, cols] go into `to`. Counts nothing. */
+MUST_USE enum status loading_rows(struct loading *l, const char *name, uint32_t rows, uint32_t cols, uint32_t first, uint32_t count, float *to,
+                                  struct err *e);
 /* name.weight and name.bias of a layer normalisation */
 MUST_USE enum status loading_norm(struct loading *l, const char *name, uint32_t n, float eps, struct norm *to, struct err *e);
 /* A linear layer, zero at first, whose outputs are then filled part by part: name.weight [count, k] and name.bias [count]; bias NULL: zeros,

@@ -29,6 +29,8 @@ struct model {
     struct onnxarrays *arrays; /* likewise */
     struct packfile *pack; /* NULL: none; layers of all of them point into it */
     int32_t mask_id;
+    int part;                  /* only these segments of all are there */
+    uint32_t first, end, segments;
 };
 
 struct model_ctx {
@@ -148,11 +150,31 @@ static enum status walk(struct loading *l, const char *dir, enum precision p, ui
 {
     struct encoder *encoder = NULL;
     struct head *head = NULL;
+    int wanted = loading_wants(l, encoder_segments(l->c) - 1);
     l->load = m != NULL;
     l->precision = p;
     l->parameters = l->bytes = 0;
     TRY(encoder_load(l, m ? &m->encoder : &encoder, e));
-    return head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e);
+    uint64_t before = l->bytes;
+    l->load = m && wanted;
+    TRY(head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e));
+    l->bytes = wanted ? l->bytes : before;
+    return ST_OK;
+}
+
+static enum status choose_part(struct loading *l, const struct model_opts *o, const char *dir, struct model *m, struct err *e)
+{
+    uint32_t segments = encoder_segments(l->c);
+    if (o->part && (o->first > o->end || o->end > segments))
+        return err_set(e, ST_USER, "'%s' has %u segments; those from %u to %u are none of them", dir, segments, o->first, o->end);
+    l->part = o->part;
+    l->first = o->first;
+    l->end = o->end;
+    m->part = o->part;
+    m->first = o->part ? o->first : 0;
+    m->end = o->part ? o->end : segments;
+    m->segments = segments;
+    return ST_OK;
 }
 
 static int has_tokenizer(const char *folder)
@@ -235,7 +257,9 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     struct onnxtext *text = NULL;
     struct onnxarrays *arrays = NULL;
     struct graph_model *gm = NULL;
-    TRY(modeldir_digest(path, &i->digest, e));
+    if (m && o->part)
+        return err_set(e, ST_USER, "'%s': this ONNX model cannot be cut into stages yet", path);
+    TRY(modeldir_digest_known(path, &i->digest, e));
     TRY(name_of(path, i->name, sizeof i->name, e));
     TRY(open_pack(o, "onnx", p, k, i, m, e));
     char *whole = mem_printf("%s/%s", folder, file);
@@ -293,7 +317,7 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     }
     if (found != ST_NOT_FOUND)
         return err_set(e, found, "%s", why.text);
-    TRY(modeldir_digest(dir, &i->digest, e));
+    TRY(modeldir_digest_known(dir, &i->digest, e));
     TRY(name_of(dir, i->name, sizeof i->name, e));
     TRY(config_read(dir, o->task, c, e));
     TRY(weights_open(dir, &w, e));
@@ -307,10 +331,13 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
         st = cut_encoder(cut, &l, top_k, e);
     l.marking = 0;
     if (st == ST_OK && m)
+        st = choose_part(&l, o, dir, m, e);
+    if (st == ST_OK && m && m->first < m->end)
         st = open_pack(o, task_words[c->task], p, k, i, m, e);
     l.pack = m ? m->pack : NULL;
     if (st == ST_OK && m)
         st = walk(&l, dir, p, top_k, m, e);
+    i->weight_bytes = l.bytes;
     if (st == ST_OK && m)
         st = seal_pack(dir, i, m, e);
     loading_release(&l);
@@ -421,7 +448,8 @@ size_t model_ctx_bytes(const struct model *m, uint32_t max_tokens, uint32_t max_
         return sizeof(struct model_ctx); /* what records bring tells */
     if (m->onnx)
         return sizeof(struct model_ctx) + onnxtext_lane_bytes(m->onnx, max_tokens, max_seqs);
-    return sizeof(struct model_ctx) + whole_lines(encoder_work_bytes(m->encoder, max_tokens)) + head_work_bytes(m->head, max_tokens, max_seqs);
+    size_t head = m->head ? head_work_bytes(m->head, max_tokens, max_seqs) : 0;
+    return sizeof(struct model_ctx) + whole_lines(encoder_work_bytes(m->encoder, max_tokens)) + head;
 }
 
 enum status model_ctx_new(const struct model *m, uint32_t max_tokens, uint32_t max_seqs, struct model_ctx **out, struct err *e)
@@ -444,7 +472,8 @@ enum status model_ctx_new(const struct model *m, uint32_t max_tokens, uint32_t m
     }
     *c = (struct model_ctx){.model = m, .max_tokens = max_tokens, .max_seqs = max_seqs, .memory = memory};
     encoder_work_init(&c->work, m->encoder, max_tokens, memory);
-    head_work_init(&c->head, m->head, max_tokens, max_seqs, memory + whole_lines(encoder_work_bytes(m->encoder, max_tokens)));
+    if (m->head)
+        head_work_init(&c->head, m->head, max_tokens, max_seqs, memory + whole_lines(encoder_work_bytes(m->encoder, max_tokens)));
     *out = c;
     return ST_OK;
 }
@@ -465,6 +494,7 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
     for (uint32_t i = 0; i < b->n; i++)
         tokens += b->lengths[i];
     BUG_IF(c->model != m || m->arrays, "a context of another model");
+    BUG_IF(m->part, "all of a model is asked of a part of it");
     BUG_IF(b->n > c->max_seqs || tokens > c->max_tokens, "a micro-batch of %u sequences and %llu tokens; planned were %u and %u", b->n,
            (unsigned long long)tokens, c->max_seqs, c->max_tokens);
     if (m->onnx)
@@ -474,6 +504,65 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
     const struct model_result *r = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, c->work.x, c->work.ld);
     fp_leave(saved);
     return r;
+}
+
+/* What came over the wire. */
+static enum status check_batch(const struct model *m, const struct model_ctx *c, const struct model_batch *b, struct err *e)
+{
+    uint64_t tokens = 0;
+    uint32_t longest = encoder_longest(&m->config);
+    int needs_ids = m->first == 0 || (m->end == m->segments && m->config.task == TASK_FILL_MASK);
+    if (b->n == 0 || b->n > c->max_seqs)
+        return err_set(e, ST_CORRUPT, "a micro-batch of %u items; planned were at most %u", b->n, c->max_seqs);
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (b->lengths[i] == 0 || b->lengths[i] > longest)
+            return err_set(e, ST_CORRUPT, "a micro-batch with an item of %u tokens; the model takes 1 to %u", b->lengths[i], longest);
+        tokens += b->lengths[i];
+    }
+    if (tokens > c->max_tokens)
+        return err_set(e, ST_CORRUPT, "a micro-batch of %llu tokens; planned were at most %u", (unsigned long long)tokens, c->max_tokens);
+    if (needs_ids && !b->ids)
+        return err_set(e, ST_CORRUPT, "a micro-batch without its tokens' numbers");
+    for (uint64_t i = 0; i < tokens && m->first == 0; i++) {
+        if (b->ids[i] < 0 || (uint32_t)b->ids[i] >= m->config.vocab)
+            return err_set(e, ST_CORRUPT, "a micro-batch with the token %d; the vocabulary has %u", b->ids[i], m->config.vocab);
+        if (b->types && m->config.types > 1 && b->types[i] >= m->config.types)
+            return err_set(e, ST_CORRUPT, "a micro-batch with a token of type %u; the model has %u", b->types[i], m->config.types);
+    }
+    return ST_OK;
+}
+
+enum status model_stage(const struct model *m, struct model_ctx *c, const struct model_batch *b, const void *in, size_t in_len, const void **out,
+                        size_t *out_len, const struct model_result **result, struct err *e)
+{
+    size_t tokens = 0, row = sizeof(float) * m->config.hidden;
+    BUG_IF(c->model != m || m->first >= m->end, "a context of another model, or a model without segments");
+    *out = NULL;
+    *out_len = 0;
+    *result = NULL;
+    if (m->onnx || m->arrays)
+        return err_set(e, ST_USER, "this ONNX model cannot be cut into stages yet");
+    TRY(check_batch(m, c, b, e));
+    for (uint32_t i = 0; i < b->n; i++)
+        tokens += b->lengths[i];
+    if (m->first == 0 ? in_len != 0 : !in || in_len != tokens * row)
+        return err_set(e, ST_CORRUPT, "a micro-batch of %zu tokens comes to segment %u with %zu bytes; it needs %zu", tokens, m->first, in_len,
+                       m->first == 0 ? 0 : tokens * row);
+    float *x = c->work.x;
+    for (size_t i = 0; m->first && i < tokens; i++)
+        memcpy(x + i * c->work.ld, (const char *)in + i * row, row);
+    unsigned saved = fp_enter();
+    encoder_run(m->encoder, &c->work, b->n, b->lengths, b->ids, b->types);
+    if (m->head)
+        *result = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, x, c->work.ld);
+    fp_leave(saved);
+    if (m->head)
+        return ST_OK;
+    for (size_t i = 1; i < tokens; i++) /* rows close up, from the front */
+        memmove(x + i * m->config.hidden, x + i * c->work.ld, row);
+    *out = x;
+    *out_len = tokens * row;
+    return ST_OK;
 }
 
 void model_run(const struct model *m, struct model_ctx *c, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,

@@ -46,7 +46,7 @@ struct model_info {
     char label_names[256];  /* the first of them: "NEGATIVE, POSITIVE" */
     char ops[160];          /* "1 embed, 24 linear, 6 attention, 13 norm, 1 pool" */
     uint64_t parameters;    /* count */
-    uint64_t weight_bytes;  /* in memory, as packed */
+    uint64_t weight_bytes;  /* in memory, as packed; of a part: of its segments */
     uint64_t shared_bytes;  /* of these: in a file's pages, shared with other workers */
     uint32_t layers, hidden, heads, ffn, vocab;
     uint32_t token_types;   /* 0 or 1: it does not tell the texts of a pair apart by types */

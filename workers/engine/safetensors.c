@@ -390,6 +390,13 @@ static const char *place(const struct tensor *t, uint64_t at, char *out, size_t 
 
 enum status weights_read(const struct weights *w, const struct tensor *t, float *out, struct err *e)
 {
+    return weights_read_some(w, t, 0, t->count, out, e);
+}
+
+enum status weights_read_some(const struct weights *w, const struct tensor *t, uint64_t first, uint64_t count, float *out, struct err *e)
+{
+    BUG_IF(first > t->count || count > t->count - first, "elements %llu+%llu of %llu", (unsigned long long)first, (unsigned long long)count,
+           (unsigned long long)t->count);
     const struct file *f = &w->file[t->file];
     int f32 = strcmp(t->dtype, "F32") == 0, f16 = strcmp(t->dtype, "F16") == 0, bf16 = strcmp(t->dtype, "BF16") == 0;
     if (!f32 && !f16 && !bf16)
@@ -399,9 +406,9 @@ enum status weights_read(const struct weights *w, const struct tensor *t, float 
     if (!block)
         return err_nomem(e, "a read buffer");
     enum status st = ST_OK;
-    for (uint64_t done = 0; done < t->count && st == ST_OK;) {
-        size_t n = t->count - done < READ_BYTES / each ? (size_t)(t->count - done) : READ_BYTES / each;
-        st = read_at(f, t->begin + done * each, block, n * each, e);
+    for (uint64_t done = 0; done < count && st == ST_OK;) {
+        size_t n = count - done < READ_BYTES / each ? (size_t)(count - done) : READ_BYTES / each;
+        st = read_at(f, t->begin + (first + done) * each, block, n * each, e);
         for (size_t i = 0; i < n && st == ST_OK; i++) {
             const uint8_t *p = block + i * each;
             uint32_t low = (uint32_t)p[0] | (uint32_t)p[1] << 8;
@@ -411,7 +418,7 @@ enum status weights_read(const struct weights *w, const struct tensor *t, float 
             if (!isfinite(x)) {
                 char where[200];
                 st = err_set(e, ST_USER, "'%s': tensor '%s' holds %s at %s: the file is damaged, or its training went wrong",
-                             f->path, t->name, isnan(x) ? "a NaN" : "an infinity", place(t, done + i, where, sizeof where));
+                             f->path, t->name, isnan(x) ? "a NaN" : "an infinity", place(t, first + done + i, where, sizeof where));
             }
             out[done + i] = x;
         }

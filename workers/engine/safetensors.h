@@ -29,5 +29,7 @@ const char *weights_file(const struct weights *w, uint32_t file);             /*
 const char *weights_main_file(const struct weights *w);                       /* of model.safetensors or the index */
 /* As f32: from F32, F16 or BF16; other types, NaN and infinities are ST_USER. out has room for t->count. */
 MUST_USE enum status weights_read(const struct weights *w, const struct tensor *t, float *out, struct err *e);
+/* The same of `count` elements from `first` on, row by row. */
+MUST_USE enum status weights_read_some(const struct weights *w, const struct tensor *t, uint64_t first, uint64_t count, float *out, struct err *e);
 
 #endif

@@ -4,11 +4,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -189,13 +191,61 @@ static void every_allocation_may_fail(void **state)
     assert_true(n > 10);
 }
 
+/* How many allocations it makes tells whether the files are read. */
+static uint64_t digest_known(struct model_digest *d)
+{
+    struct err e;
+    mem_fail_nth(UINT64_MAX); /* counts */
+    if (modeldir_digest_known(dir, d, &e) != ST_OK)
+        fail_msg("%s", e.text);
+    return mem_fail_nth(0);
+}
+
+/* A file changed in place that has its old size and time of change again is seen; so is one of another name. */
+static void what_is_known_is_not_read_again(void **state)
+{
+    (void)state;
+    struct model_digest d, first = {0};
+    struct stat s;
+    assert_int_equal(tinymodel_write(dir, &(struct tinymodel){.layers = 1}), 0);
+    digest_known(&d);
+    uint64_t reads = digest_known(&d), again;
+    assert_string_equal(d.hex, digest().hex);
+    do { /* as long as its files are too young, they are read each time */
+        usleep(100000);
+        again = digest_known(&first);
+        assert_memory_equal(&first, &d, sizeof d);
+    } while (again == reads && time(NULL) - (stat(path_of("config.json"), &s), s.st_ctime) < 30);
+    again = digest_known(&first);
+    assert_true(again < reads);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(digest_known(&first), again);
+        assert_memory_equal(&first, &d, sizeof d);
+    }
+    assert_int_equal(stat(path_of("model.safetensors"), &s), 0);
+    FILE *f = fopen(path_of("model.safetensors"), "r+");
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    int last = fgetc(f);
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    fputc(last ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path_of("model.safetensors"), (struct timespec[]){s.st_atim, s.st_mtim}, 0), 0);
+    assert_int_equal(digest_known(&first), reads);
+    assert_string_not_equal(first.hex, d.hex);
+    assert_string_equal(first.hex, digest().hex);
+    put("vocab.txt", "another");
+    digest_known(&d);
+    assert_string_equal(d.hex, digest().hex);
+    assert_string_not_equal(first.hex, d.hex);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_dir, drop_dir)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(digest_is_stable), TEST(what_the_loader_reads_counts), TEST(refusals),
-        TEST(json_files),       TEST(every_allocation_may_fail),
+        TEST(json_files),       TEST(every_allocation_may_fail), TEST(what_is_known_is_not_read_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
