@@ -285,8 +285,9 @@ struct sched_worker_view {
     struct span lease;                 /* first of those it holds */
     uint64_t read_to;
     double records_per_s, bytes_per_s;
-    uint64_t gang;                     /* 0: in none */
+    uint64_t gang, gang_job;           /* 0: in none */
     uint32_t stage, stages;            /* of it: 0-based, and how many there are */
+    int gang_runs;                     /* its members have loaded their parts */
 };
 struct sched_gang_view {
     uint64_t gang, job, head;
