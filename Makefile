@@ -45,7 +45,7 @@ LIBS_image   := -ljpeg -lspng -lwebp -lwebpdemux -ljansson
 # Sources, in the order in which a record flows ---------------------------------------------------------------------------------
 SRC_base := base/status.c base/mem.c base/buf.c base/log.c base/clock.c base/ftoa.c base/units.c base/opt.c base/suggest.c \
             base/fault.c base/path.c base/sight.c base/host.c base/layout.c base/provider_id.c base/when.c
-SRC_wire := wire/wire.c wire/keys.c wire/invite.c wire/sock.c wire/join.c wire/blackbox.c wire/process.c wire/settings.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c
+SRC_wire := wire/wire.c wire/keys.c wire/invite.c wire/sock.c wire/join.c wire/blackbox.c wire/process.c wire/settings.c wire/jobspec.c wire/jobspec_flags.c wire/jobspec_yaml.c wire/jobspec_json.c wire/condition.c wire/jobspec_steps.c
 PROTO    := wire/ebb.proto
 SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/inflate.c storage/utf8.c storage/lines.c storage/csv.c storage/json.c \
                  storage/npy.c storage/below.c storage/fixed.c storage/reader.c storage/record.c \
@@ -114,7 +114,7 @@ SRC_worker := workers/link.c workers/outbox.c workers/remote/remote.c workers/re
 SRC_agent  := workers/agent/calendar.c workers/agent/policy.c workers/agent/people.c workers/agent/watch.c workers/agent/cgroup.c workers/agent/guests.c \
               workers/agent/talk.c workers/agent/config.c workers/agent/agent.c workers/agent/status.c workers/agent/main.c
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c daemon/link_stage.c daemon/keyring.c daemon/auth.c daemon/auth_watch.c daemon/auth_edit.c \
-              daemon/api.c daemon/reads.c daemon/job.c daemon/submit.c \
+              daemon/api.c daemon/reads.c daemon/job.c daemon/job_steps.c daemon/submit.c \
               daemon/publish.c daemon/relay_open.c daemon/relay.c daemon/relay_ask.c daemon/relay_read.c daemon/relay_write.c daemon/relay_model.c daemon/sweep.c daemon/provider.c daemon/local.c daemon/local_ended.c daemon/agents.c daemon/agents_said.c daemon/slurm_words.c daemon/slurm_run.c daemon/slurm_jobs.c daemon/slurm_end.c \
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \

@@ -125,7 +125,7 @@ json_t *api_job(struct daemon *d, uint64_t id)
         snprintf(waits, sizeof waits, "%s", provider_trouble(d));
     json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:o, s:s, s:I, s:I, s:f, s:I, s:o, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "job",
                           (json_int_t)id, "name", j->name, "state", job_state_word(r->state), "reason", words_json(r->reason), "waits_for", words_json(waits), "attempt",
-                          (json_int_t)r->attempt, "model", words_json(path_base(j->spec.model)), "output", j->output_path, "bytes_total", (json_int_t)v.bytes_total,
+                          (json_int_t)r->attempt, "model", words_json(j->model_name), "output", j->output_path, "bytes_total", (json_int_t)v.bytes_total,
                           "bytes_done", (json_int_t)c->bytes, "fraction", f, "records_done", (json_int_t)c->records, "records_guess",
                           number_or_null(guess, floor(total + 0.5)), "rows", (json_int_t)c->rows, "errors", (json_int_t)c->errors, "quarantined",
                           (json_int_t)c->quarantined, "redone", (json_int_t)c->redone, "records_per_s", v.records_per_s, "bytes_per_s", v.bytes_per_s,
@@ -404,7 +404,7 @@ static json_t *worker_json(struct daemon *d, const struct sched_worker_view *v)
     snprintf(number, sizeof number, "%016" PRIx64, v->worker);
     lease_words(j, &v->lease, lease, sizeof lease);
     return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:f, s:o, s:I, s:I, s:f, s:s}", "worker", number, "name", w ? w->name : number, "host",
-                     w ? w->host : "", "pid", w ? (int)w->pid : 0, "state", api_worker_state(v, j), "model", j ? path_base(j->spec.model) : "", "job",
+                     w ? w->host : "", "pid", w ? (int)w->pid : 0, "state", api_worker_state(v, j), "model", j ? j->model_name : "", "job",
                      (json_int_t)v->job, "records_per_s", v->records_per_s, "since_s", (double)(now - v->joined_ms) / 1000, "lease", words_json(lease), "lanes",
                      (json_int_t)v->lanes, "rss_bytes", (json_int_t)(w ? w->rss_bytes : 0), "beat_s", (double)(now - v->beat_ms) / 1000, "provider",
                      provider_id_word(v->provider));

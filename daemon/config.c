@@ -72,6 +72,7 @@ enum status config_init(struct config *c, struct err *e)
 #define FREE_DURATION(x) (void)(x)
 #define FREE_LEVEL(x) (void)(x)
 #define FREE_CLASS(x) (void)(x)
+#define FREE_FLAG(x) (void)(x)
 
 void config_release(struct config *c)
 {
@@ -119,6 +120,14 @@ static int take_CLASS(struct settings_value *v, void *to)
     return 0;
 }
 
+static int take_FLAG(struct settings_value *v, void *to)
+{
+    if (!v->text || (strcmp(v->text, "true") && strcmp(v->text, "false")))
+        return EINVAL;
+    *(int *)to = *v->text == 't';
+    return 0;
+}
+
 /* kind, in words, how it is taken */
 #define TAKE_TEXT "a text", settings_text
 #define TAKE_LIST "a list of folders", settings_folders
@@ -129,6 +138,7 @@ static int take_CLASS(struct settings_value *v, void *to)
 #define TAKE_LEVEL "error, warning, info or debug", settings_level
 #define TAKE_WORDS "a list of texts", take_WORDS
 #define TAKE_CLASS "preemptible or guaranteed", take_CLASS
+#define TAKE_FLAG "true or false", take_FLAG
 
 static int take_text(char **to, const char *text)
 {

@@ -11,7 +11,7 @@
 #define EBBD_VERSION "0.1.0"
 
 /* kind, member, path in the file. Kinds: TEXT (char *), LIST (folders: char **, NULL at its end), WORDS (the same of any texts), ENDPOINTS (the same, or one of them), NUMBER, SIZE (bytes),
-   DURATION (ms), LEVEL, CLASS (1: preemptible, 0: guaranteed) */
+   DURATION (ms), LEVEL, CLASS (1: preemptible, 0: guaranteed), FLAG (true or false) */
 #define CONFIG_MAP(X)                                                                                                            \
     X(TEXT, state_dir, "state_dir")        /* the store, the owner file, workers' logs */                                        \
     X(TEXT, runtime_dir, "runtime_dir")    /* the sockets */                                                                     \
@@ -26,6 +26,7 @@
     X(DURATION, idle_ms, "idle")           /* a worker without work leaves after so long */                                      \
     X(DURATION, worker_timeout, "worker_timeout") /* no word from a worker for so long: its leases go to others */                \
     X(SIZE, min_free, "min_free")          /* below so much free space no work is given out */                                   \
+    X(FLAG, commands, "commands")          /* jobs may have steps that are commands: who may submit may then run any program as our user, on every worker */ \
     X(TEXT, group, "group")                /* whose members may use the clients' socket; NULL: our own user alone */             \
     X(TEXT, http, "http")                  /* metrics and health, "127.0.0.1:9570"; NULL or "off": nowhere */                    \
     X(LEVEL, log_level, "log_level")                                                                                             \
@@ -58,6 +59,7 @@
 #define CONFIG_TYPE_LEVEL enum log_level
 #define CONFIG_TYPE_WORDS char **
 #define CONFIG_TYPE_CLASS int
+#define CONFIG_TYPE_FLAG int
 
 struct config {
 #define X(kind, member, path) CONFIG_TYPE_##kind member;

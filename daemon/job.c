@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "daemon/apply.h"
+#include "daemon/job_steps.h"
 #include "daemon/link.h"
 #include "daemon/publish.h"
 
@@ -43,6 +44,8 @@ void job_release(struct job *j)
     mem_free(j->parts_dir);
     mem_free(j->work_dir);
     mem_free(j->name);
+    mem_free(j->step_digests);
+    mem_free(j->model_name);
     dataset_release(&j->dataset);
     mem_free(j);
 }
@@ -83,6 +86,10 @@ void job_put_sheet(struct daemon *d, const struct job *j)
                               "digest", j->model.hex, "bytes", (json_int_t)j->model.size_bytes, "files", (json_int_t)j->model.files, "output", "path",
                               j->output_path, "is_dir", j->out.is_dir, "kind", (int)j->out.kind, "format", format_name(j->format), "dims",
                               (json_int_t)j->dims, "numerics", j->numerics);
+    if (sheet && j->spec.steps.count && json_object_set_new(sheet, "steps", job_steps_json(j))) {
+        json_decref(sheet);
+        sheet = NULL;
+    }
     char *text = sheet ? json_dumps(sheet, JSON_COMPACT) : NULL;
     json_decref(sheet);
     if (!text) {
@@ -144,6 +151,8 @@ static enum status read_sheet(struct store *s, struct job *j, struct err *e)
     st = jobspec_init(&j->spec, e);
     if (st == ST_OK)
         st = jobspec_from_json(&j->spec, j->spec_json, strlen(j->spec_json), e);
+    if (st == ST_OK)
+        st = job_steps_read(j, json_object_get(sheet, "steps"), e);
     if (st == ST_OK) {
         j->out.part_bytes = j->spec.part_bytes;
         st = job_derive(j, e);

@@ -1,6 +1,7 @@
 /* What the daemon knows of a job beside the core's row: specification, dataset, output, identity; and how one comes to be.
 
-   The sheet is the JSON kept by rows_put_spec: {"spec":{...},"fingerprint":{...},"model":{"digest","bytes"},"format","dims","numerics"}. */
+   The sheet is the JSON kept by rows_put_spec: {"spec":{...},"fingerprint":{...},"model":{"digest","bytes"},"format","dims","numerics"}, and "steps":[DIGEST, ...] of a job
+   that has some. */
 #ifndef EBB_DAEMON_JOB_H
 #define EBB_DAEMON_JOB_H
 
@@ -28,7 +29,9 @@ struct job {
     struct jobspec spec;
     char *spec_json;
     json_t *fingerprint;
-    struct model_digest model;
+    struct model_digest model; /* of a job of several steps: of all their models together */
+    uint8_t (*step_digests)[16]; /* of the model of each step, zeroes for a command; NULL: a job of one model */
+    char *model_name;      /* for people */
     uint64_t model_key;
     enum format format;
     struct output_spec out; /* its path is output_path */

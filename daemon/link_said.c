@@ -85,7 +85,7 @@ int link_other_model(struct link *l, const struct worker *w, uint64_t model_key,
     size_t i = 0;
     for (struct job *j; (j = map_next(&l->d->jobs->by_id, &i));)
         if (j->model_key == model_key && (digest->len != sizeof j->model.bytes || memcmp(digest->data, j->model.bytes, sizeof j->model.bytes))) {
-            snprintf(text, size, "'%s' is not the model that was submitted: worker %s reads other bytes", j->spec.model, w->name);
+            snprintf(text, size, "'%s' is not the model that was submitted: worker %s reads other bytes", j->spec.model ? j->spec.model : j->model_name, w->name);
             return 1;
         }
     const struct job *other = numerics && *numerics ? job_of_other_numerics(l->d, model_key, numerics) : NULL;

@@ -100,6 +100,8 @@ int link_tell_job(struct link *l, struct worker *w, const struct job *j)
     m.model_key = j->model_key;
     m.model_digest.data = (uint8_t *)j->model.bytes;
     m.model_digest.len = sizeof j->model.bytes;
+    m.step_digests.data = (uint8_t *)j->step_digests;
+    m.step_digests.len = j->step_digests ? j->spec.steps.count * sizeof *j->step_digests : 0;
     m.parts_dir = j->parts_dir;
     m.format = (uint32_t)j->format;
     m.numerics = (char *)(uintptr_t)j->numerics;

@@ -293,7 +293,7 @@ static int write_info(const struct daemon *d, struct buf *out, const struct show
         if (!j)
             continue;
         failed = buf_printf(out, "ebb_job_info{job=\"%" PRIu64 "\",state=\"%s\",name=\"", r->id, job_state_word(r->state)) || metrics_label(out, j->name) ||
-                 buf_str(out, "\",model=\"") || metrics_label(out, path_base(j->spec.model)) || buf_str(out, "\"} 1\n");
+                 buf_str(out, "\",model=\"") || metrics_label(out, j->model_name) || buf_str(out, "\"} 1\n");
     }
     return failed;
 }

@@ -191,7 +191,7 @@ static enum status finish_item(struct item *x, const struct wanted *w, struct er
     struct manifest_info info = {.spec_json = x->job->spec_json,
                                  .model_digest = x->job->model.hex,
                                  .numerics = w->numerics,
-                                 .model_name = path_base(x->job->spec.model),
+                                 .model_name = x->job->model_name,
                                  .counts = w->row.counts,
                                  .attempt = w->row.attempt,
                                  .submitted_ms = w->row.submitted_ms,

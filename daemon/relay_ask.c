@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "daemon/job.h"
+#include "daemon/job_steps.h"
 #include "daemon/relay_inside.h"
 
 void relay_ask(struct task *t)
@@ -70,9 +71,15 @@ static enum status say_model(struct task *t, const uint8_t *digest, struct err *
 {
     struct daemon *d = t->peer->relay->d;
     size_t i = 0;
-    for (const struct job *j; (j = map_next(&d->jobs->by_id, &i));)
-        if (j->has_sources && memcmp(j->model.bytes, digest, sizeof j->model.bytes) == 0)
+    for (const struct job *j; (j = map_next(&d->jobs->by_id, &i));) {
+        if (!j->has_sources)
+            continue;
+        if (j->spec.model && memcmp(j->model.bytes, digest, sizeof j->model.bytes) == 0)
             return copy_path(t, j->spec.model);
+        const char *path = job_steps_path(j, digest);
+        if (path)
+            return copy_path(t, path);
+    }
     return err_set(e, ST_USER, "no job of this pool uses such a model");
 }
 

@@ -15,6 +15,7 @@
 #include "daemon/apply.h"
 #include "daemon/guard.h"
 #include "daemon/job.h"
+#include "daemon/job_steps.h"
 #include "daemon/publish.h"
 #include "storage/overlap.h"
 
@@ -62,8 +63,15 @@ enum status job_derive(struct job *j, struct err *e)
     j->name = j->spec.name && *j->spec.name ? mem_strdup(j->spec.name) : mem_strndup(j->output_path + begin, n - begin);
     j->parts_dir = output_parts_dir(&j->out);
     j->work_dir = output_work_dir(&j->out);
-    if (!j->name || !j->parts_dir || !j->work_dir)
+    char model[256];
+    j->model_name = mem_strdup(jobspec_model_name(&j->spec, model, sizeof model));
+    if (!j->name || !j->parts_dir || !j->work_dir || !j->model_name)
         return err_nomem(e, "a job");
+    if (j->spec.steps.count) {
+        j->model_key = job_steps_key(j);
+        j->model_key += !j->model_key;
+        return ST_OK;
+    }
     XXH64_hash_t key = XXH64(j->spec.precision, strlen(j->spec.precision), j->spec.top_k);
     key = XXH64(j->model.bytes, sizeof j->model.bytes, XXH64(j->spec.task, strlen(j->spec.task), key));
     j->model_key = key ? key : 1;
@@ -74,7 +82,9 @@ static enum status allowed(struct submit *x, struct err *e)
 {
     const struct config *c = x->d->config;
     struct job *j = x->job;
-    TRY(config_allows(c, j->spec.model, e));
+    if (j->spec.model)
+        TRY(config_allows(c, j->spec.model, e));
+    TRY(job_steps_allowed(c, j, e));
     TRY(config_allows(c, j->spec.output, e));
     if (c->roots && *c->roots)
         for (size_t i = 0; i < j->dataset.count; i++)
@@ -120,7 +130,7 @@ static enum status prepare(struct submit *x, struct err *e)
     for (size_t i = 0; i < j->spec.inputs.count; i++)
         if (j->spec.inputs.items[i][0] != '/')
             return err_set(e, ST_USER, "the input '%s' is no absolute path", j->spec.inputs.items[i]);
-    if (j->spec.output[0] != '/' || j->spec.model[0] != '/')
+    if (j->spec.output[0] != '/' || (j->spec.model && j->spec.model[0] != '/'))
         return err_set(e, ST_USER, "the %s is no absolute path", j->spec.output[0] != '/' ? "output" : "model");
     TRY(config_allows(x->d->config, j->spec.output, e));
     if (!(j->output_path = mem_strdup(j->spec.output)))
@@ -132,7 +142,12 @@ static enum status prepare(struct submit *x, struct err *e)
     TRY(open_dataset(x, e));
     TRY(overlap_sources(&j->out, &j->dataset, e));
     TRY(allowed(x, e));
-    TRY(modeldir_digest(j->spec.model, &j->model, e));
+    if (j->spec.steps.count) {
+        TRY(jobspec_check_steps(&j->spec, j->format == FORMAT_IMAGES || j->format == FORMAT_NPY ? format_name(j->format) : NULL, j->out.kind == OUTPUT_NPY, e));
+        TRY(job_steps_settle(j, e));
+    } else {
+        TRY(modeldir_digest(j->spec.model, &j->model, e));
+    }
     TRY(job_derive(j, e));
     uint8_t digest[16];
     char hex[33];
@@ -252,7 +267,7 @@ static void claim_done(uv_work_t *work, int status)
                                      .max_errors_ppm = s->max_errors.ppm,
                                      .max_attempts = MAX_ATTEMPTS,
                                      .guaranteed_ppm = s->workers_preemptible.ppm == UINT32_MAX ? 0 : 1000000 - s->workers_preemptible.ppm,
-                                     .stages = (uint32_t)s->stages};
+                                     .stages = s->steps.count ? 1 : (uint32_t)s->stages};
     if (s->deadline && when_parse(s->deadline, row.submitted_ms, &row.params.deadline_ms))
         row.params.deadline_ms = 0; /* checked before */
     struct sched_event ev = {.kind = SCHED_JOB_SUBMITTED, .job = j->id};

@@ -28,6 +28,7 @@ const char *const kind_words[] = {
     [KIND_SIZE] = "a size such as 64MB or 1.5GiB",
     [KIND_DURATION] = "a duration such as 30s or 5min",
     [KIND_LIMIT] = "a number or a share such as 1%",
+    [KIND_STEPS] = "a list of steps, each with a model or a command",
 };
 
 const struct field_row field_rows[FIELD_COUNT] = {
@@ -161,6 +162,7 @@ int field_set_scalar(struct jobspec *s, enum field f, const char *text)
         return limit_parse(text, field_at(s, f));
     case KIND_TEXT:
     case KIND_LIST:
+    case KIND_STEPS:
         break;
     }
     BUG("'%s' is no scalar", field_rows[f].path);
@@ -252,6 +254,8 @@ void jobspec_release(struct jobspec *s)
             mem_free(*(char **)field_at(s, f));
         else if (field_rows[f].kind == KIND_LIST)
             texts_release(field_at(s, f));
+        else if (field_rows[f].kind == KIND_STEPS)
+            steps_release(field_at(s, f));
     *s = (struct jobspec){0};
 }
 
@@ -378,7 +382,9 @@ static enum status check_range(const struct jobspec *s, enum field f, uint64_t l
 
 static enum status check_there(const struct jobspec *s, struct err *e)
 {
-    if (!s->model)
+    if (s->steps.count)
+        TRY(steps_check(s, e));
+    else if (!s->model)
         return err_set(e, ST_USER, "no model is named: give --model DIR, or 'model' in a job file");
     if (!s->inputs.count)
         return err_set(e, ST_USER, "no input is named: give --input PATH, or 'input' in a job file");
@@ -389,7 +395,7 @@ static enum status check_there(const struct jobspec *s, struct err *e)
 
 static enum status check_paths(const struct jobspec *s, struct err *e)
 {
-    if (*s->model != '/')
+    if (s->model && *s->model != '/')
         return err_set(e, ST_USER, "the model's path '%s' is not absolute", s->model);
     if (*s->output != '/')
         return err_set(e, ST_USER, "the output's path '%s' is not absolute", s->output);

@@ -11,10 +11,11 @@
 #include "base/status.h"
 
 /* kind, member, path in YAML and JSON, flag ("" : none), argument, part of the job's identity, help.
-   Kinds: TEXT (char *), LIST (texts), NUMBER (uint64_t), SIGNED (int64_t), SIZE (bytes), DURATION (ms), LIMIT (a number or a share such as 1%). */
+   Kinds: TEXT (char *), LIST (texts), NUMBER (uint64_t), SIGNED (int64_t), SIZE (bytes), DURATION (ms), LIMIT (a number or a share such as 1%), STEPS. */
 #define JOBSPEC_MAP(X)                                                                                                           \
     X(TEXT, name, "name", "name", "NAME", 0, "what people call the job (default: the output's name)")                            \
     X(TEXT, model, "model", "model", "DIR", 0, "the model: a Hugging Face directory, or an ONNX file")                                            \
+    X(STEPS, steps, "steps", "step", "KEY=VALUE,...", 1, "instead of a model: one step of several, e.g. model=DIR,when=label != toxic or 'command=python3 clean.py'; given again for the next one") \
     X(TEXT, precision, "precision", "precision", "WORD", 1, "f32, bf16, int8 or auto (default: auto; 'ebb check' says what that is)") \
     X(TEXT, task, "task", "task", "WORD", 1, "embed, classify, token-classify, fill-mask, outputs or auto (default: auto, what the model was made for)") \
     X(NUMBER, top_k, "top_k", "top-k", "N", 1, "fill-mask: tokens for each mask (default: 5)")                                   \
@@ -45,6 +46,22 @@
     X(NUMBER, micro_batch, "tuning.micro_batch", "micro-batch", "N", 0, "most records in one micro-batch (default: 64)")         \
     X(NUMBER, micro_batch_tokens, "tuning.micro_batch_tokens", "micro-batch-tokens", "N", 0, "most tokens in one micro-batch (default: 1024)")
 
+/* A step: a model or a command. kind, member, key in YAML, JSON and on the command line, part of the job's identity, 1 of models alone, 2 of commands alone, help */
+#define JOBSPEC_STEP_MAP(X)                                                                                                      \
+    X(TEXT, model, "model", 0, 1, "the model: a Hugging Face directory, or an ONNX file")                                        \
+    X(TEXT, command, "command", 1, 2, "a command for /bin/sh: a JSON object a line in, an answer a line out")                    \
+    X(TEXT, dir, "dir", 1, 2, "where the command runs (default: the job file's folder, or where the job was typed)")             \
+    X(TEXT, precision, "precision", 1, 1, "f32, bf16, int8 or auto (default: the job's)")                                        \
+    X(TEXT, task, "task", 1, 1, "what the model is to do (default: auto)")                                                       \
+    X(NUMBER, top_k, "top_k", 1, 1, "fill-mask: tokens for each mask (default: the job's)")                                      \
+    X(TEXT, field, "field", 1, 1, "the field that it reads (default: the job's)")                                                \
+    X(TEXT, when, "when", 1, 0, "only records for which this holds behind the step go on: FIELD OP VALUE")                       \
+    X(NUMBER, batch, "batch", 0, 1, "most records in one micro-batch (default: the job's)")                                      \
+    X(NUMBER, concurrency, "concurrency", 0, 2, "most children (default: the processors)")                                       \
+    X(DURATION, timeout, "timeout", 0, 2, "for one record (default: 30s)")
+
+#define JOBSPEC_MOST_STEPS 16
+
 struct texts {
     char **items;
     size_t count;
@@ -55,6 +72,20 @@ struct limit {
     uint32_t ppm;    /* UINT32_MAX: none */
 };
 
+struct step_spec { /* TEXT: NULL, else 0: left open */
+#define STEP_TYPE_TEXT char *
+#define STEP_TYPE_NUMBER uint64_t
+#define STEP_TYPE_DURATION uint64_t
+#define X(kind, member, key, identity, only, help) STEP_TYPE_##kind member;
+    JOBSPEC_STEP_MAP(X)
+#undef X
+};
+
+struct step_specs {
+    struct step_spec *items;
+    size_t count;
+};
+
 struct jobspec {
 #define JOBSPEC_TYPE_TEXT char *
 #define JOBSPEC_TYPE_LIST struct texts
@@ -63,6 +94,7 @@ struct jobspec {
 #define JOBSPEC_TYPE_SIZE uint64_t
 #define JOBSPEC_TYPE_DURATION uint64_t
 #define JOBSPEC_TYPE_LIMIT struct limit
+#define JOBSPEC_TYPE_STEPS struct step_specs
 #define X(kind, member, path, flag, arg, identity, help) JOBSPEC_TYPE_##kind member;
     JOBSPEC_MAP(X)
 #undef X
@@ -87,6 +119,13 @@ MUST_USE enum status jobspec_from_json(struct jobspec *s, const char *json, size
 json_t *jobspec_to_json(const struct jobspec *s); /* every field, nested as in YAML; NULL when memory is out */
 /* Words and ranges: model and inputs and output are there, precision and the others are known words, weight in range. */
 MUST_USE enum status jobspec_check(const struct jobspec *s, struct err *e);
+/* What goes with a job of several steps once format and output are known. kinds: what the input holds that is no record of fields ("images"), NULL: nothing. A step whose task
+   is not known yet is not judged. */
+MUST_USE enum status jobspec_check_steps(const struct jobspec *s, const char *kinds, int npy, struct err *e);
+/* "clean.py", "toxic-classifier": what people see of a step. */
+const char *jobspec_step_name(const struct step_spec *s, char *out, size_t size);
+/* The model's name for people; of a job of steps "clean.py > toxic-classifier > all-MiniLM-L6-v2". */
+const char *jobspec_model_name(const struct jobspec *s, char *out, size_t size);
 /* What goes with the job's task, once that is known: `npy` says that the output is one. ST_OK while it is "auto". */
 MUST_USE enum status jobspec_check_task(const struct jobspec *s, int npy, struct err *e);
 

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "wire/jobspec.h"
 
-enum kind { KIND_TEXT, KIND_LIST, KIND_NUMBER, KIND_SIGNED, KIND_SIZE, KIND_DURATION, KIND_LIMIT };
+enum kind { KIND_TEXT, KIND_LIST, KIND_NUMBER, KIND_SIGNED, KIND_SIZE, KIND_DURATION, KIND_LIMIT, KIND_STEPS };
 
 /* What a kind wants, for messages: "a whole number". */
 extern const char *const kind_words[];
@@ -45,6 +45,19 @@ MUST_USE int field_set_scalar(struct jobspec *s, enum field f, const char *text)
 /* "1000", "1%", "0.25%". 0, or -1. */
 MUST_USE int limit_parse(const char *text, struct limit *out);
 char *limit_words(const struct limit *l, char *out, size_t size);
+
+/* Steps (jobspec_steps.c). */
+void steps_release(struct step_specs *s);
+MUST_USE enum status steps_add(struct step_specs *s, struct err *e); /* an empty one at the end */
+/* "model=DIR,precision=int8": a comma begins a new key only where one with its '=' follows. */
+MUST_USE enum status steps_add_flag(struct step_specs *s, const char *text, struct err *e);
+/* Into the last one. base: as for field_put_text. ST_USER: what is wrong with key or value, without a place. */
+MUST_USE enum status steps_put(struct step_specs *s, const char *key, const char *text, const char *base, struct err *e);
+/* What follows from the others, once all keys of the last one are there. */
+MUST_USE enum status steps_settle(struct step_specs *s, const char *base, struct err *e);
+MUST_USE enum status steps_check(const struct jobspec *s, struct err *e);
+json_t *steps_json(const struct step_specs *s, int identity);
+MUST_USE enum status steps_from_json(struct step_specs *s, json_t *v, struct err *e);
 
 /* Names of keys. */
 const char *field_last_word(const char *path);

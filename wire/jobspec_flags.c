@@ -39,6 +39,7 @@ enum status jobspec_flags_new(struct jobspec_flags **out, struct err *e)
     static const enum opt_type types[] = {
         [KIND_TEXT] = OPT_TEXT, [KIND_LIST] = OPT_LIST,         [KIND_NUMBER] = OPT_NUMBER, [KIND_SIGNED] = OPT_SIGNED,
         [KIND_SIZE] = OPT_SIZE, [KIND_DURATION] = OPT_DURATION, [KIND_LIMIT] = OPT_TEXT,
+        [KIND_STEPS] = OPT_LIST,
     };
     struct jobspec_flags *flags = mem_zalloc(sizeof *flags);
     if (!flags)
@@ -70,7 +71,7 @@ void jobspec_flags_free(struct jobspec_flags *flags)
     if (!flags)
         return;
     for (enum field f = 0; f < FIELD_COUNT; f++)
-        if (field_rows[f].kind == KIND_LIST)
+        if (field_rows[f].kind == KIND_LIST || field_rows[f].kind == KIND_STEPS)
             opt_list_release(&flags->values[f].list);
     mem_free(flags);
 }
@@ -108,6 +109,12 @@ enum status jobspec_from_flags(struct jobspec *s, struct jobspec_flags *flags, s
                     return err_set(e, ST_USER, "--%s is empty", r->flag);
                 TRY(field_put_text(s, f, flags->values[f].list.items[i], NULL, 0, e));
             }
+            break;
+        case KIND_STEPS:
+            if (flags->values[f].list.count)
+                steps_release(field_at(s, f));
+            for (size_t i = 0; i < flags->values[f].list.count; i++)
+                TRY(steps_add_flag(field_at(s, f), flags->values[f].list.items[i], e));
             break;
         case KIND_NUMBER:
         case KIND_SIZE:

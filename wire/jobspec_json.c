@@ -37,6 +37,8 @@ static json_t *json_of(const struct jobspec *s, enum field f)
         uint64_t ms = *(const uint64_t *)p;
         return ms % 1000 ? json_real((double)ms / 1000) : json_integer((json_int_t)(ms / 1000));
     }
+    case KIND_STEPS:
+        return steps_json(p, 0);
     case KIND_LIMIT: {
         const struct limit *l = p;
         if (l->ppm != UINT32_MAX)
@@ -53,6 +55,8 @@ json_t *jobspec_to_json(const struct jobspec *s)
     for (enum field f = 0; root && f < FIELD_COUNT; f++) {
         const char *path = field_rows[f].path, *dot = strchr(path, '.');
         json_t *in = root;
+        if (field_rows[f].kind == KIND_STEPS && !s->steps.count)
+            continue;
         if (dot) {
             char group[32];
             snprintf(group, sizeof group, "%.*s", (int)(dot - path), path);
@@ -120,6 +124,7 @@ static int json_scalar(struct jobspec *s, enum field f, const json_t *v)
         return json_is_string(v) ? limit_parse(json_string_value(v), field_at(s, f)) : -1;
     case KIND_TEXT:
     case KIND_LIST:
+    case KIND_STEPS:
         break;
     }
     BUG("'%s' is no scalar", field_rows[f].path);
@@ -147,6 +152,10 @@ static enum status json_value(struct jobspec *s, enum field f, json_t *v, struct
             }
             TRY(texts_add(field_at(s, f), json_string_value(item), e));
         }
+    } else if (field_rows[f].kind == KIND_STEPS) {
+        fits = json_is_array(v);
+        if (fits)
+            TRY(steps_from_json(field_at(s, f), v, e));
     } else {
         fits = json_scalar(s, f, v) == 0;
     }
@@ -195,7 +204,9 @@ json_t *jobspec_fingerprint(const struct jobspec *s, const char *format_resolved
     json_t *root = json_object();
     int failed = !root || json_object_set_new(root, "model", json_string(model_hex)) || json_object_set_new(root, "input", json_string(dataset_hex));
     for (enum field f = 0; f < FIELD_COUNT && !failed; f++)
-        if (field_rows[f].identity)
+        if (field_rows[f].kind == KIND_STEPS) /* a job of one model has none: its identity is what it was before there were steps */
+            failed = s->steps.count && json_object_set_new(root, field_rows[f].path, steps_json(&s->steps, 1));
+        else if (field_rows[f].identity)
             failed = json_object_set_new(root, field_rows[f].path, f == FIELD_format ? json_string(format_resolved) : json_of(s, f));
     if (failed) {
         json_decref(root);

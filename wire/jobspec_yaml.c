@@ -73,6 +73,37 @@ static enum status yaml_text(struct yaml *y, const char *path, enum field f, con
     return field_put_text(y->s, f, text, y->folder, strcmp(path, "output.dir") == 0, y->e);
 }
 
+/* A list of mappings of words to scalars. */
+static enum status yaml_steps(struct yaml *y, const char *path, const yaml_node_t *n)
+{
+    char where[256];
+    struct err why;
+    steps_release(&y->s->steps);
+    if (n->type != YAML_SEQUENCE_NODE)
+        return wrong_type(y, path, KIND_STEPS, n);
+    for (yaml_node_item_t *i = n->data.sequence.items.start; i < n->data.sequence.items.top; i++) {
+        const yaml_node_t *step = yaml_document_get_node(&y->doc, *i);
+        if (step->type != YAML_MAPPING_NODE)
+            return wrong_type(y, path, KIND_STEPS, step);
+        TRY(steps_add(&y->s->steps, y->e));
+        for (yaml_node_pair_t *p = step->data.mapping.pairs.start; p < step->data.mapping.pairs.top; p++) {
+            const yaml_node_t *key = yaml_document_get_node(&y->doc, p->key), *value = yaml_document_get_node(&y->doc, p->value);
+            if (key->type != YAML_SCALAR_NODE || value->type != YAML_SCALAR_NODE || memchr(key->data.scalar.value, 0, key->data.scalar.length) ||
+                memchr(value->data.scalar.value, 0, value->data.scalar.length))
+                return err_set(y->e, ST_USER, "%sa step is a mapping of words to single values, such as 'model: DIR'", place(y, key, where, sizeof where));
+            if (scalar_is_null(value))
+                continue;
+            enum status st = steps_put(&y->s->steps, (const char *)key->data.scalar.value, (const char *)value->data.scalar.value, y->folder, &why);
+            if (st != ST_OK)
+                return st == ST_NOMEM ? err_nomem(y->e, y->file) : err_set(y->e, st, "%s%s", place(y, key, where, sizeof where), why.text);
+        }
+        enum status st = steps_settle(&y->s->steps, y->folder, &why);
+        if (st != ST_OK)
+            return st == ST_NOMEM ? err_nomem(y->e, y->file) : err_set(y->e, st, "%s%s", place(y, step, where, sizeof where), why.text);
+    }
+    return ST_OK;
+}
+
 static enum status yaml_value(struct yaml *y, const char *path, enum field f, const yaml_node_t *n)
 {
     char where[256];
@@ -93,6 +124,8 @@ static enum status yaml_value(struct yaml *y, const char *path, enum field f, co
         for (yaml_node_item_t *i = n->data.sequence.items.start; i < n->data.sequence.items.top; i++)
             TRY(yaml_text(y, path, f, yaml_document_get_node(&y->doc, *i)));
         return ST_OK;
+    case KIND_STEPS:
+        return yaml_steps(y, path, n);
     case KIND_NUMBER:
     case KIND_SIGNED:
     case KIND_SIZE:
