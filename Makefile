@@ -53,7 +53,8 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/onnxdir.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
-                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c \
+                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/gang.c scheduler/gang_form.c scheduler/gang_plan.c scheduler/gang_view.c \
+                 scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c \
                  scheduler/plan_graph.c scheduler/plan_exact.c scheduler/plan_price.c scheduler/plan.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \
               workers/text/pattern.c workers/text/normal.c workers/text/scan.c workers/text/split.c workers/text/trie.c workers/text/vocab.c \
@@ -70,7 +71,7 @@ SRC_graph  := workers/engine/graph/dtype.c workers/engine/graph/sym.c workers/en
               workers/engine/graph/graph.c workers/engine/graph/inline.c workers/engine/graph/widen.c workers/engine/graph/batch.c workers/engine/graph/order.c workers/engine/graph/finish.c workers/engine/graph/pool.c workers/engine/graph/run_memory.c workers/engine/graph/run_node.c workers/engine/graph/run.c \
               workers/engine/graph/rewrite.c workers/engine/graph/uniform.c workers/engine/graph/fuse.c workers/engine/graph/fuse_norm.c \
               workers/engine/graph/fuse_act.c workers/engine/graph/fuse_conv.c workers/engine/graph/fuse_attention.c \
-              workers/engine/graph/fuse_linear.c workers/engine/graph/fuse_quant.c workers/engine/graph/fuse_sequence.c workers/engine/graph/pack.c workers/engine/graph/segment.c
+              workers/engine/graph/fuse_linear.c workers/engine/graph/fuse_quant.c workers/engine/graph/fuse_sequence.c workers/engine/graph/pack.c workers/engine/graph/segment.c workers/engine/graph/part.c
 SRC_ops    := workers/engine/ops/fused_linear.c workers/engine/ops/fused_attention.c workers/engine/ops/sequence_pool.c \
               workers/engine/ops/registry.c workers/engine/ops/identity.c workers/engine/ops/constant.c \
               workers/engine/ops/bodies.c workers/engine/ops/control.c workers/engine/ops/scan.c workers/engine/ops/sequence.c workers/engine/ops/optional.c
@@ -83,10 +84,10 @@ SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engin
               workers/engine/ops/layout.c workers/engine/ops/reduce.c workers/engine/ops/softmax.c workers/engine/ops/topk.c \
               workers/engine/ops/product.c workers/engine/ops/matmul.c workers/engine/ops/gemm.c workers/engine/ops/einsum.c \
               workers/engine/ops/det.c workers/engine/ops/nms.c workers/engine/ops/crop.c workers/engine/ops/strings.c
-SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c workers/engine/graphmodel.c workers/engine/onnxtext.c workers/engine/onnxarrays.c
+SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c workers/engine/carry.c workers/engine/graphmodel.c workers/engine/graphlane.c workers/engine/graphstage.c workers/engine/onnxtext.c workers/engine/onnxarrays.c
 SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
 # packed weights on disk; where a model can be cut
-SRC_engine += workers/engine/packfile.c workers/engine/cut.c
+SRC_engine += workers/engine/packfile.c workers/engine/packfile_write.c workers/engine/cut.c workers/engine/profile.c
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c workers/tensor_in/feed.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/products.c workers/engine/cpu/finish.c workers/engine/cpu/attention.c workers/engine/cpu/rows.c \
@@ -111,6 +112,10 @@ SRC_worker := workers/link.c workers/outbox.c workers/remote/remote.c workers/re
               workers/remote/taker.c workers/remote/model.c workers/remote/giver.c workers/service.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
               workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
+# the worker's side of pipelines over several workers
+SRC_worker += workers/group/message.c workers/group/carrier.c workers/group/runner.c workers/group/sends.c workers/group/cost.c workers/group/loader.c workers/group/group.c
+SRC_engine += workers/engine/slow.c
+SRC_worker += workers/command/answer.c workers/command/noise.c workers/command/spawn.c workers/command/child.c workers/command/fate.c workers/command/command.c
 SRC_agent  := workers/agent/calendar.c workers/agent/policy.c workers/agent/people.c workers/agent/watch.c workers/agent/cgroup.c workers/agent/guests.c \
               workers/agent/talk.c workers/agent/config.c workers/agent/agent.c workers/agent/status.c workers/agent/main.c
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c daemon/link_stage.c daemon/keyring.c daemon/auth.c daemon/auth_watch.c daemon/auth_edit.c \
@@ -119,7 +124,7 @@ SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/a
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c
 SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
-              client/results.c client/control.c client/workers.c client/keygen.c client/invite.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/plan_file.c client/model_plan.c client/doctor.c client/completion.c client/commands.c client/main.c
+              client/results.c client/control.c client/workers.c client/keygen.c client/invite.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/plan_file.c client/model_plan.c client/model_plan_dir.c client/doctor.c client/completion.c client/commands.c client/main.c
 
 include mk/rules.mk
 include mk/check.mk

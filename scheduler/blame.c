@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/share.h"
@@ -50,6 +51,8 @@ struct node *blame_probe_for(const struct sched *s, const struct job *j, const s
     for (n = ledger_avail(&j->ledger, AVAIL_CRASHER, NULL); n; n = ledger_avail(&j->ledger, AVAIL_CRASHER, n))
         if (n->crashes + 1u < s->config.lone_crashes || n->crash_host != w->host->id || !other_host(s, j, n->crash_host))
             return n; /* the last crash must be another host's */
+    if (w->gang)
+        return ledger_avail(&j->ledger, AVAIL_CRASHER, NULL);
     return NULL;
 }
 
@@ -58,6 +61,10 @@ void blame_passed(struct sched *s, const struct lease *l, const struct span *don
     const struct node *n = ledger_find(&l->job->ledger, done->begin);
     if (!n || !n->crashes || !l->worker->host || n->crash_host == l->worker->host->id)
         return;
+    const struct gang *g = l->worker->gang;
+    for (uint32_t i = 0; g && i < g->count; i++)
+        if (g->members[i].worker && g->members[i].worker->host->id == n->crash_host)
+            return; /* it took part */
     struct host *h = map_get(&s->hosts, n->crash_host);
     if (h)
         h->wrong++;
@@ -94,7 +101,13 @@ static void quarantine(struct sched *s, struct job *j, struct node *n, enum work
     core_touch_job(s, j);
 }
 
-static void lone_crash(struct sched *s, struct job *j, struct node *n, const struct worker *w, enum worker_end how)
+/* Its own, or of a pipeline of which it is a member: then the head holds the lease, and whose segment a record kills cannot be chosen. */
+static int others_lease(const struct lease *l, const struct worker *w)
+{
+    return l->worker != w;
+}
+
+static void lone_crash(struct sched *s, struct job *j, struct node *n, const struct worker *w, enum worker_end how, int in_pipeline)
 {
     uint64_t host = w->host ? w->host->id : 0;
     if (!n->crashes)
@@ -103,7 +116,9 @@ static void lone_crash(struct sched *s, struct job *j, struct node *n, const str
         n->crashes++;
     n->probe = 1;
     n->losses = 0;
-    if (n->crashes >= s->config.lone_crashes && (n->crash_host != host || !other_host(s, j, n->crash_host)))
+    /* another host cannot be had at will where each member has its own segments: twice as many crashes speak for themselves */
+    if (n->crashes >= s->config.lone_crashes && (n->crash_host != host || !other_host(s, j, n->crash_host) ||
+                                                 (in_pipeline && n->crashes >= 2 * s->config.lone_crashes)))
         quarantine(s, j, n, how);
 }
 
@@ -135,12 +150,34 @@ static int mark_loss(struct sched *s, struct lease *l)
     return 0;
 }
 
-int blame_room(struct sched *s, const struct worker *w, size_t suspects)
+/* The lease that the ith suspect names, when another worker holds it and no suspect before named it: w was a member of its pipeline. */
+static struct lease *foreign(const struct sched *s, const struct worker *w, const struct sched_suspect *suspects, size_t i)
+{
+    struct lease *l = map_get(&s->epochs, suspects[i].epoch);
+    if (!l || l->worker == w || MUTANT(37))
+        return NULL;
+    for (size_t k = 0; k < i; k++)
+        if (suspects[k].epoch == l->epoch)
+            return NULL;
+    return l;
+}
+
+int blame_room(struct sched *s, const struct worker *w, const struct sched_suspect *suspects, size_t count)
 {
     size_t pieces = 0;
+    size_t leases = w->lease_count;
     for (const struct lease *l = w->leases; l; l = l->worker_next)
         pieces += l->pieces;
-    return core_room(s, 8 * w->lease_count + 2 * suspects + 4, 2 * w->lease_count + 2, pieces * 3 + suspects * 6 + 4, 0);
+    for (const struct lease *l = w->gang && w->gang->head && w->gang->head != w ? w->gang->head->leases : NULL; l; l = l->worker_next, leases++)
+        pieces += l->pieces;
+    for (size_t i = 0; i < count; i++) {
+        const struct lease *l = foreign(s, w, suspects, i);
+        if (l && !(w->gang && w->gang->head == l->worker)) {
+            pieces += l->pieces;
+            leases++;
+        }
+    }
+    return core_room(s, 8 * leases + 2 * count + 4, 2 * leases + 2, pieces * 3 + count * 6 + 4, 0);
 }
 
 /* The suspects of one lease. Returns how many records were named. */
@@ -168,7 +205,7 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
     int stop = 0;
     if (guilty) {
         if (found == 1 && l->probe) {
-            lone_crash(s, j, lease_carve(s, l, only->record), w, how);
+            lone_crash(s, j, lease_carve(s, l, only->record), w, how, others_lease(l, w) || w->gang);
         } else {
             for (size_t i = 0; i < count && found; i++) {
                 struct node *n = suspects[i].epoch == l->epoch ? lease_carve(s, l, suspects[i].record) : NULL;
@@ -197,7 +234,7 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
         if (found == 1 && l->probe) {
             struct node *n = lease_carve(s, l, only->record);
             if (++n->losses >= s->config.max_loss_before_suspect)
-                lone_crash(s, j, n, w, how); /* a record that takes the whole node along leaves no better evidence */
+                lone_crash(s, j, n, w, how, others_lease(l, w) || w->gang); /* a record that takes the whole node along leaves no better evidence */
         } else {
             struct node *n = l->first;
             int due = !n->probe && found && n->losses + 1u >= s->config.max_loss_before_suspect;
@@ -235,6 +272,34 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
     job_finish(s, j);
 }
 
+/* What the death of a pipeline's member says of the leases of its head. Those that it names are judged as if it had held them, and taken from the head, for
+   some of their records are set apart. A loss is no evidence, but for marks on what was next: a record may take whole machines along. */
+static void blame_member(struct sched *s, struct worker *w, enum worker_end how, const struct sched_suspect *suspects, size_t count)
+{
+    struct worker *head = w->gang && w->gang->head != w ? w->gang->head : NULL;
+    int judged = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct lease *l = foreign(s, w, suspects, i);
+        const struct sched_suspect *only;
+        if (!l || (!end_guilt[how] && how != WORKER_LOST) || !named(l, suspects, count, &only))
+            continue;
+        if (!end_guilt[how] && !l->probe && l->first->losses + 1u < s->config.max_loss_before_suspect) {
+            l->first->losses++;
+            span_touch(s, l->job, l->first);
+            judged = 1;
+            continue;
+        }
+        core_message(s, SCHED_DO_SEND_REVOKE, l->job->row.id, l->worker->id, l->epoch);
+        judge(s, w, l, how, suspects, count, !judged);
+        judged = 1;
+    }
+    struct lease *front = head && !judged && end_guilt[how] ? head->leases : NULL;
+    if (front) { /* nothing was named: as when a worker dies so that runs alone */
+        core_message(s, SCHED_DO_SEND_REVOKE, front->job->row.id, head->id, front->epoch);
+        judge(s, w, front, how, suspects, 0, 1);
+    }
+}
+
 void blame_ended(struct sched *s, struct worker *w, enum worker_end how, const struct sched_suspect *suspects, size_t count)
 {
     /* the one with suspects comes first: it is the one that was computed; else the oldest */
@@ -249,6 +314,7 @@ void blame_ended(struct sched *s, struct worker *w, enum worker_end how, const s
         next = l->worker_next;
         judge(s, w, l, how, suspects, count, l == front);
     }
+    blame_member(s, w, how, suspects, count);
     if (how == WORKER_LOST || how == WORKER_PREEMPTED)
         s->scale_dirty = 1;
 }

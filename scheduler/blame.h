@@ -6,8 +6,8 @@
 
 #include "scheduler/core.h"
 
-/* Takes everything from a worker that went, and draws the conclusions. Room: blame_room. */
-int blame_room(struct sched *s, const struct worker *w, size_t suspects);
+/* Takes everything from a worker that went, and draws the conclusions; for a member of a pipeline on the leases of its head, too. Room: blame_room. */
+int blame_room(struct sched *s, const struct worker *w, const struct sched_suspect *suspects, size_t count);
 void blame_ended(struct sched *s, struct worker *w, enum worker_end how, const struct sched_suspect *suspects, size_t count);
 /* A probe's records were done without a crash: where they crashed before, the host may be at fault. */
 void blame_passed(struct sched *s, const struct lease *l, const struct span *done);

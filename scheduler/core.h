@@ -89,6 +89,21 @@ struct job {
     double ends_ms;                 /* until it is done with these; below 0: not known */
     int late;                       /* it is known to miss its deadline */
     uint64_t late_ms;               /* since when `late` should be otherwise; 0: it should not */
+    struct gang *gangs;             /* doubly linked */
+    uint32_t gang_count, gang_workers; /* members of all of them */
+    uint32_t gang_least;            /* workers that a pipeline takes, as found last; 0: not known */
+    uint32_t gang_supply;           /* workers that reach each other and could be members, as seen last */
+    int by_window;                  /* no pipeline can be formed: workers hold its model by parts in turn */
+    uint64_t gang_none_ms;          /* since when there has been no pipeline although workers were free; 0: there was, or none was */
+    uint64_t gang_after_ms;         /* none before: the last one broke again and again */
+    uint64_t gang_gather_ms, gang_rest_ms; /* since when free workers wait for each other; until when they do not */
+    uint64_t gang_tried;            /* workers among which no pipeline was found */
+    uint64_t gang_better_ms;        /* no look for a better division before */
+    uint64_t gang_seen, gang_seen_ms; /* state of `membership` when the supply was seen; when that was */
+    uint64_t gang_want_ms;          /* since when it waits for workers that gangs hold; 0: it does not */
+    uint32_t gang_breaks;           /* pipelines that were given up in a row, without a commit between */
+    uint64_t gang_apart[2];         /* workers that do not seem to reach each other, until gang_apart_ms */
+    uint64_t gang_apart_ms;
 };
 
 struct lease {
@@ -120,6 +135,15 @@ struct worker {
     int mute;                       /* it did not answer: nothing for it before its next beat */
     int reserved;                   /* takes no second lease: a probe waits for it */
     int loading;
+    uint64_t reach;                 /* equal for those that can be in one gang; 0: in none */
+    struct gang *gang;              /* NULL: in none */
+    uint32_t stage;                 /* its place in it */
+    struct profile *profiles;       /* the latest first */
+    uint64_t profiling, profile_ms, profile_sent_ms; /* model that it measures; since when; asked last */
+    uint64_t solo_model;            /* no division of this model is faster than this worker alone */
+    uint64_t left_gang;             /* it is still to be told that it has left; 0: it is not */
+    uint32_t left_cut;
+    uint64_t stranded_ms;           /* since when it holds leases that only a pipeline can run, and is in none; 0: it does not */
     struct lease *leases;
     uint32_t lease_count;
     uint64_t joined_ms, beat_ms, progress_ms, killed_ms, drain_sent_ms, idle_since_ms;
@@ -185,6 +209,17 @@ struct sched {
         double lived_ms, losses;       /* of its workers, the last hour or so: what is older fades */
     } providers[PROVIDERS];
     int work_dirty;                 /* work or workers appeared: look at the idle ones */
+    struct gang **gangs;            /* ascending */
+    size_t gang_count, gang_cap;
+    int gang_dirty;                 /* one is broken, or its job has changed */
+    uint64_t gang_ms;               /* gangs are looked at anew; 0: nothing waits */
+    size_t profiling;               /* workers that measure */
+    int leavers;                    /* some are still to be told that they have left */
+    int gang_jobs;                  /* a running job may want gangs */
+    uint64_t membership;            /* changes whenever workers come, go or become of use */
+    uint64_t profile_versions;
+    struct worker **pick;           /* gang_form.c, for a moment */
+    size_t pick_cap;
 
     struct node *free_nodes;
     size_t free_node_count;

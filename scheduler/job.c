@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "scheduler/gang.h"
 #include "scheduler/lease.h"
 
 static const char *const state_word[] = {
@@ -67,6 +68,7 @@ void job_set_state(struct sched *s, struct job *j, enum job_state state)
     }
     s->scale_dirty = 1;
     s->scale_ms = 0;
+    s->gang_dirty |= j->gangs != NULL;
     core_touch_job(s, j);
 }
 
@@ -333,6 +335,8 @@ enum status job_control(struct sched *s, const struct sched_event *ev, struct er
     }
     if (core_room(s, 2, 2, 0, 0))
         return err_nomem(e, "a job");
+    while (j->gangs) /* memory was out until now */
+        gang_end(s, j->gangs);
     core_row(s, SCHED_DO_DEL_JOB, j->row.id);
     for (struct node *n; (n = j->ledger.root);) { /* the store deletes their rows with the job */
         heap_take(&s->backoffs, &n->backoff_place);

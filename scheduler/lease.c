@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/share.h"
 #include "scheduler/worker.h"
@@ -74,6 +75,8 @@ void lease_end(struct sched *s, struct lease *l)
     }
     if (--w->lease_count == 0)
         w->idle_since_ms = s->now_ms;
+    if (w->gang)
+        s->gang_dirty = 1;
     if (!serves) {
         j->workers--;
         if (j->row.params.max_workers)
@@ -145,7 +148,8 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
     }
     if (!n->probe)
         w->last_size = l->bytes_left;
-    w->loading = j->row.params.model_key && w->model_key != j->row.params.model_key;
+    w->loading = !w->gang && j->row.params.model_key && w->model_key != j->row.params.model_key;
+    w->stranded_ms = 0;
     struct sched_action *a = core_message(s, SCHED_DO_SEND_LEASE, j->row.id, w->id, epoch);
     a->u.lease.span = n->span;
     a->u.lease.probe = n->probe | (n->attempts && n->attempts >= j->row.params.max_attempts ? 2 : 0);

@@ -2,6 +2,7 @@
 #include "scheduler/lease.h"
 
 #include "scheduler/blame.h"
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/share.h"
 #include "scheduler/worker.h"
@@ -206,6 +207,8 @@ enum status lease_commit(struct sched *s, const struct sched_event *ev, struct e
     if (w) {
         w->progress_ms = s->now_ms;
         worker_measure(s, w, l);
+        if (ev->u.commit.done_count)
+            gang_progress(w);
         if (ev->u.commit.done_count && w->loading) {
             w->model_key = j->row.params.model_key;
             w->loading = 0;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "scheduler/gang.h"
 #include "scheduler/share.h"
 #include "scheduler/worker.h"
 
@@ -69,11 +70,11 @@ static void look_around(struct sched *s)
         struct provider_state *p = &s->providers[s->providers[w->provider].known ? w->provider : PROVIDER_NONE];
         p->alive++;
         p->heard += is_heard(s, w);
-        p->fit += w->leases || can_help(s, w);
+        p->fit += w->leases || w->gang || can_help(s, w);
         for (const struct lease *l = w->leases; l && w->bytes_per_s > 0; l = l->worker_next)
             if (l->job->row.id == w->rate_job) {
                 l->job->rate_sum += w->bytes_per_s;
-                l->job->rate_count++;
+                l->job->rate_count += gang_count_of(w); /* the rate of each, so to say */
                 break;
             }
     }
@@ -155,7 +156,7 @@ static int let_go(struct sched *s, struct worker *w)
     }
     s->providers[w->provider].alive--;
     s->providers[w->provider].heard -= is_heard(s, w);
-    s->providers[w->provider].fit -= w->leases || can_help(s, w);
+    s->providers[w->provider].fit -= w->leases || w->gang || can_help(s, w);
     worker_let_go(s, w);
     return 1;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/units.h"
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/scale.h"
 
@@ -27,30 +28,32 @@ uint32_t scale_useful(const struct sched *s, const struct job *j)
     if (!j->ledger.count)
         return 0;
     double left = bytes_left(j), useful = left / UNKNOWN_LEASE_BYTES, record = (double)job_record_bytes(j);
+    uint32_t size = gang_size(j), serving = j->workers + gang_silent_members(j);
     if (j->worker_rate > 0) {
         double shortest = s->config.min_lease_ms, loads = (double)j->load_ms > shortest ? (double)j->load_ms : shortest;
         double keep = left * 1000 / (j->worker_rate * shortest);
-        if (keep > j->workers)
-            keep = j->workers; /* these have the model */
+        if (keep > serving)
+            keep = serving; /* these have the model */
         useful = left * 1000 / (j->worker_rate * loads);
         if (useful < keep)
             useful = keep;
     }
-    if (record > 0 && useful > left / record + 1)
-        useful = left / record + 1;
+    if (record > 0 && useful > (left / record + 1) * size)
+        useful = (left / record + 1) * size;
     if (j->all_streams) { /* one worker a stream */
         uint64_t head = ledger_first(&j->ledger)->span.begin;
-        double streams = (double)(j->layout.count - layout_source(&j->layout, head));
+        double streams = (double)(j->layout.count - layout_source(&j->layout, head)) * size;
         if (useful > streams)
             useful = streams;
     }
     if (MUTANT(21))
         useful = j->workers;
-    uint32_t n = useful < 1 ? 1 : useful > SCALE_MOST ? SCALE_MOST : (uint32_t)useful;
+    uint32_t n = useful < 1 ? 1 : useful > SCALE_MOST ? SCALE_MOST : (uint32_t)useful, most = j->row.params.max_workers;
     if (n < j->row.params.min_workers)
         n = j->row.params.min_workers;
-    if (j->row.params.max_workers && n > j->row.params.max_workers && !MUTANT(26))
-        n = j->row.params.max_workers;
+    n = (n + size - 1) / size * size; /* whole pipelines */
+    if (most && n > most && !MUTANT(26))
+        n = most < size ? most : most / size * size;
     return n;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "scheduler/blame.h"
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/scale.h"
@@ -124,7 +125,7 @@ static void on_tick(struct sched *s)
     if (s->adopt_until_ms && s->now_ms >= s->adopt_until_ms) {
         while (s->ghosts && !MUTANT(8)) {
             struct worker *w = s->ghosts;
-            if (blame_room(s, w, 0))
+            if (blame_room(s, w, NULL, 0))
                 goto later;
             while (w->leases)
                 lease_release(s, w->leases);
@@ -156,6 +157,8 @@ static void wake(struct sched *s)
         SOONER(s->retry_ms);
     if (s->scale_dirty)
         SOONER(s->scale_ms);
+    if (s->gang_ms)
+        SOONER(s->gang_ms);
     if (s->alive || s->running) /* a late tick shows that the daemon itself stood still; and workers that are wanted may never come */
         SOONER(s->now_ms + 2 * s->config.beat_ms);
 #undef SOONER
@@ -216,9 +219,11 @@ static enum status handle(struct sched *s, const struct sched_event *ev, struct 
     case SCHED_CUT_ANSWERED:
         return lease_cut_answered(s, ev, e);
     case SCHED_WORKER_PROFILED:
+        return gang_profiled(s, ev, e);
     case SCHED_STAGE_READY:
+        return gang_stage_ready(s, ev, e);
     case SCHED_STAGE_FAULT:
-        return ST_OK; /* there are no gangs yet */
+        return gang_stage_fault(s, ev, e);
     case SCHED_PROVIDER:
         return scale_provider(s, ev, e);
     case SCHED_TICK:
@@ -255,6 +260,7 @@ enum status sched_step(struct sched *s, const struct sched_event *ev, struct sch
             s->scale_dirty = 1;
         if (lease_sweep(s))
             core_later(s);
+        gang_update(s);
         share_dispatch(s);
         scale_update(s);
         wake(s);
@@ -287,8 +293,11 @@ void sched_free(struct sched *s)
             next = l->worker_next;
             mem_free(l);
         }
+        gang_forget(w);
         mem_free(w);
     }
+    for (size_t i = 0; i < s->gang_count; i++)
+        mem_free(s->gangs[i]);
     for (size_t i = 0; i < s->hosts.cap; i++)
         if (s->hosts.entries[i].key)
             mem_free(s->hosts.entries[i].value);
@@ -304,6 +313,8 @@ void sched_free(struct sched *s)
     mem_free(s->jobs);
     mem_free(s->joined);
     mem_free(s->order);
+    mem_free(s->gangs);
+    mem_free(s->pick);
     mem_free(s->workers.entries);
     mem_free(s->hosts.entries);
     mem_free(s->epochs.entries);

@@ -1,6 +1,7 @@
 #include "scheduler/share.h"
 
 #include "scheduler/blame.h"
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/worker.h"
@@ -11,8 +12,7 @@ int share_fits(const struct sched *s, const struct worker *w, const struct job *
 {
     const struct job_params *p = &j->row.params;
     return (!j->row.numerics || j->row.numerics == NUMERICS_ANY || j->row.numerics == w->numerics) &&
-           (!p->model_bytes || !w->memory_bytes || p->model_bytes <= w->memory_bytes) && (!p->model_key || w->failed_model != p->model_key) &&
-           !blame_benched(s, w->host);
+           (!p->model_key || w->failed_model != p->model_key) && !blame_benched(s, w->host);
 }
 
 static int serves(const struct worker *w, const struct job *j)
@@ -26,7 +26,7 @@ static int serves(const struct worker *w, const struct job *j)
 int share_may_serve(const struct sched *s, const struct worker *w, const struct job *j)
 {
     uint32_t most = j->row.params.max_workers;
-    return share_fits(s, w, j) && (!most || j->workers < most || serves(w, j));
+    return gang_can_hold(w, j) && share_fits(s, w, j) && (!most || w->gang || j->workers + gang_silent_members(j) < most || serves(w, j));
 }
 
 static int has_work(const struct sched *s, const struct worker *w, const struct job *j)
@@ -49,11 +49,11 @@ struct job *share_pick(const struct sched *s, const struct worker *w)
     int best_sticks = 0, best_below = 0;
     for (struct job *j = s->running; j; j = j->next_running) {
         const struct job_params *p = &j->row.params;
-        if ((best && p->priority < best->row.params.priority) || !has_work(s, w, j) || !share_may_serve(s, w, j))
+        if ((best && p->priority < best->row.params.priority) || !has_work(s, w, j) || !(share_may_serve(s, w, j) || gang_gathers(s, w, j)))
             continue;
         int sticks = p->model_key && p->model_key == w->model_key && s->now_ms < w->model_until_ms;
         uint32_t least = j->need > p->min_workers ? j->need : p->min_workers;
-        int below = j->workers - (uint32_t)serves(w, j) < least;
+        int below = j->workers + gang_silent_members(j) - (uint32_t)serves(w, j) < least;
         int better;
         if (!best || p->priority > best->row.params.priority)
             better = 1;
@@ -77,7 +77,7 @@ struct job *share_pick(const struct sched *s, const struct worker *w)
 static void charge(struct sched *s, const struct worker *w, struct job *j, uint64_t bytes)
 {
     double rate = worker_rate(w, j);
-    double ms = rate > 0 ? (double)bytes * 1000 / rate : 1000;
+    double ms = (rate > 0 ? (double)bytes * 1000 / rate : 1000) * gang_count_of(w);
     if (ms < 1)
         ms = 1;
     if (j->vtime > s->vnow)
@@ -109,7 +109,7 @@ static int wants_probe(struct sched *s, struct worker *w)
 /* One lease, or none: 1 or 0. */
 static int feed_one(struct sched *s, struct worker *w)
 {
-    if (!worker_usable(w) || w->mute || w->lease_count >= 2)
+    if (!worker_usable(w) || w->mute || w->lease_count >= 2 || (!w->leases && !worker_unoccupied(w)) || (w->gang && w->gang->state != GANG_RUNNING))
         return 0;
     struct lease *held = w->leases;
     if (held && ((held->probe && !MUTANT(19)) || held->told_to_stop || w->loading || !lease_near_end(s, w, held)))
@@ -122,8 +122,8 @@ static int feed_one(struct sched *s, struct worker *w)
             lease_cut_for(s, w);
         return 0;
     }
-    if (held && held->job->row.params.model_key != j->row.params.model_key)
-        return 0;
+    if ((held && held->job->row.params.model_key != j->row.params.model_key) || !share_may_serve(s, w, j))
+        return 0; /* a job of pipelines: it waits for others */
     if (core_room(s, 2, 1, 4, 1)) {
         core_later(s);
         return 0;

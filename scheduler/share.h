@@ -6,8 +6,9 @@
 
 #include "scheduler/core.h"
 
-int share_fits(const struct sched *s, const struct worker *w, const struct job *j); /* by its nature: numerics, memory, model */
-int share_may_serve(const struct sched *s, const struct worker *w, const struct job *j); /* the same, and the job's limits */
+int share_fits(const struct sched *s, const struct worker *w, const struct job *j); /* by its nature: numerics, model, host; alone or with others */
+int share_may_serve(const struct sched *s, const struct worker *w, const struct job *j); /* it can be given its leases now, within the job's limits */
+/* Whose turn it is. It may be a job of which w may not be given leases (share_may_serve): one that gathers workers for a pipeline. */
 struct job *share_pick(const struct sched *s, const struct worker *w);
 /* Gives w what it can take now; asks for cuts when nothing is ready. Makes its own room; when there is none, the tick goes on.
    Returns the number of leases given. */

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "scheduler/blame.h"
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/scale.h"
@@ -46,28 +47,24 @@ static void nobody_came(const struct sched *s, char *out, size_t size)
 /* Why a running job has no lease. */
 static void why_no_lease(const struct sched *s, const struct job *j, char *out, size_t size)
 {
-    size_t here = 0, numerics = 0, memory = 0, model = 0, benched = 0, draining = 0, higher = 0, fit = 0;
-    uint64_t most_memory = 0;
+    size_t here = 0, numerics = 0, model = 0, benched = 0, draining = 0, higher = 0, fit = 0;
     for (size_t i = 0; i < s->joined_count; i++) {
         const struct worker *w = s->joined[i];
         if (w->lost || w->killed || w->banned)
             continue;
         here++;
-        if (w->memory_bytes > most_memory)
-            most_memory = w->memory_bytes;
         if (w->draining)
             draining++;
         else if (blame_benched(s, w->host))
             benched++;
         else if (j->row.numerics && j->row.numerics != NUMERICS_ANY && j->row.numerics != w->numerics)
             numerics++;
-        else if (j->row.params.model_bytes && w->memory_bytes && j->row.params.model_bytes > w->memory_bytes)
-            memory++;
         else if (!share_fits(s, w, j))
             model++;
         else {
             fit++;
-            higher += w->leases && w->leases->job->row.params.priority > j->row.params.priority;
+            const struct job *serves = w->leases ? w->leases->job : w->gang ? w->gang->job : NULL;
+            higher += serves && serves->row.params.priority > j->row.params.priority;
         }
     }
     if (!here && s->ghosts)
@@ -79,18 +76,17 @@ static void why_no_lease(const struct sched *s, const struct job *j, char *out, 
             (s->backoffs.entries[0].key - s->now_ms) / 1000 + 1);
     else if (fit && higher == fit)
         SAY(fit == 1 ? "the %zu worker serves a job of higher priority" : "all %zu workers serve jobs of higher priority", fit);
+    else if (fit && gang_why(s, j, out, size))
+        return;
     else if (fit)
         SAY("its turn: %zu worker%s other jobs", fit, fit == 1 ? " serves" : "s serve");
     else if (draining == here)
         SAY("all %zu workers are leaving", here);
-    else if (memory && memory + draining == here)
-        SAY("its model needs %.1f GiB, the largest worker has %.1f GiB", (double)j->row.params.model_bytes / (1 << 30),
-            (double)most_memory / (1 << 30));
     else if (numerics && numerics + draining == here)
         SAY("none of the %zu workers computes with the numerics with which the job began", here);
     else
-        SAY("none of %zu workers can run it: %zu compute with other numerics, %zu have too little memory, %zu could not load its "
-            "model, %zu are on hosts that crash, %zu are leaving", here, numerics, memory, model, benched, draining);
+        SAY("none of %zu workers can run it: %zu compute with other numerics, %zu could not load its model, %zu are on hosts that crash, "
+            "%zu are leaving", here, numerics, model, benched, draining);
 }
 
 static void why(const struct sched *s, const struct job *j, char *out, size_t size)
@@ -117,8 +113,10 @@ static void why(const struct sched *s, const struct job *j, char *out, size_t si
         return;
     }
     for (const struct lease *l = j->leases; l; l = l->job_next)
-        if (l->claimed && !l->worker->loading)
+        if (l->claimed && !l->worker->loading && !gang_waits(l->worker))
             return;
+    if (gang_why(s, j, out, size))
+        return;
     for (const struct lease *l = j->leases; l; l = l->job_next)
         if (l->claimed) {
             SAY("the model is being loaded");
@@ -138,7 +136,7 @@ int sched_job_view(const struct sched *s, uint64_t job, struct sched_job_view *o
                                    .bytes_total = j->bytes_total,
                                    .spans_ready = j->ready_nodes,
                                    .spans_leased = j->leased_nodes,
-                                   .workers = j->workers,
+                                   .workers = j->workers + gang_silent_members(j),
                                    .workers_wanted = j->row.state == JOB_RUNNING ? j->given : 0,
                                    .head = first ? first->span.begin : layout_end(&j->layout)};
     job_rate(s, j, &out->records_per_s, &out->bytes_per_s);
@@ -187,6 +185,12 @@ void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view
                                       .beat_ms = w->beat_ms,
                                       .records_per_s = w->leases ? w->records_per_s : 0,
                                       .bytes_per_s = w->leases ? w->bytes_per_s : 0};
+    if (w->gang) {
+        out->gang = w->gang->id;
+        out->job = w->gang->job->row.id;
+        out->stage = w->stage;
+        out->stages = w->gang->count;
+    }
     const struct lease *l = w->leases;
     if (!l)
         return;
@@ -261,6 +265,7 @@ static void check_job(const struct sched *s, const struct job *j)
 
 void sched_check(const struct sched *s)
 {
+    gang_check(s);
     size_t running = 0, leases = 0, cuts = 0, idle = 0, alive = 0, reserved = 0, backing = 0;
     for (size_t i = 0; i < s->job_count; i++) {
         BUG_IF(i && s->jobs[i - 1]->row.id >= s->jobs[i]->row.id, "jobs are out of order");
@@ -286,7 +291,7 @@ void sched_check(const struct sched *s)
             cuts += l->cut_deadline_ms != 0;
         }
         BUG_IF(own != w->lease_count, "worker %" PRIx64 ": leases", w->id);
-        BUG_IF(w->idle != (worker_usable(w) && !w->leases), "worker %" PRIx64 ": idle", w->id);
+        BUG_IF(w->idle != worker_unoccupied(w), "worker %" PRIx64 ": idle", w->id);
         idle += (size_t)w->idle;
         alive += !w->lost;
         reserved += (size_t)w->reserved;

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "scheduler/blame.h"
+#include "scheduler/gang.h"
 #include "scheduler/job.h"
 #include "scheduler/lease.h"
 #include "scheduler/scale.h"
@@ -21,9 +22,21 @@ int worker_usable(const struct worker *w)
     return w->joined && !w->lost && !w->draining && !w->killed && !w->banned;
 }
 
+int worker_unoccupied(const struct worker *w)
+{
+    return worker_usable(w) && !w->lease_count && !w->profiling && (!w->gang || (w->gang->head == w && w->gang->state == GANG_RUNNING));
+}
+
 void worker_refresh(struct sched *s, struct worker *w)
 {
-    int idle = worker_usable(w) && !w->lease_count;
+    if (!worker_usable(w)) {
+        if (w->profiling) {
+            w->profiling = 0;
+            s->profiling--;
+        }
+        gang_leave(s, w);
+    }
+    int idle = worker_unoccupied(w);
     if (idle == w->idle)
         return;
     w->idle = idle;
@@ -99,6 +112,7 @@ static void host_count(struct sched *s, struct host *h, int sign)
 static void alive_set(struct sched *s, struct worker *w, int alive)
 {
     s->alive += alive ? 1 : (size_t)-1;
+    s->membership++;
     host_count(s, w->host, alive ? 1 : -1);
     if (w->reserved && !alive) {
         w->reserved = 0;
@@ -110,7 +124,7 @@ static uint64_t hangs_at(const struct sched *s, const struct worker *w)
 {
     uint64_t at = UINT64_MAX;
     for (const struct lease *l = w->leases; l; l = l->worker_next) {
-        uint64_t stall = (uint64_t)l->job->row.params.stall_timeout_ms * (w->loading ? LOADING_STALLS : 1);
+        uint64_t stall = (uint64_t)l->job->row.params.stall_timeout_ms * (w->loading || gang_waits(w) ? LOADING_STALLS : 1);
         if (stall && w->progress_ms + stall < at)
             at = w->progress_ms + stall;
     }
@@ -156,6 +170,7 @@ void worker_heard(struct sched *s, struct worker *w)
     alive_set(s, w, 1);
     worker_refresh(s, w);
     worker_timer(s, w);
+    s->leavers |= w->left_gang != 0;
     s->work_dirty = 1;
 }
 
@@ -184,6 +199,7 @@ void worker_free(struct sched *s, struct worker *w)
     w->joined = 0;
     worker_refresh(s, w);
     map_del(&s->workers, w->id);
+    gang_forget(w);
     mem_free(w);
 }
 
@@ -272,7 +288,7 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
     for (struct lease *l = w ? w->leases : NULL; l; l = l->worker_next)
         pieces += l->pieces;
     /* each worker that ever joined may want its alarm again: a lost one comes back with a beat */
-    if (core_room(s, 2, count + (w ? w->lease_count : 0) + 3, pieces * 3, 0) ||
+    if (core_room(s, 2, count + (w ? w->lease_count : 0) + 4, pieces * 3, 0) ||
         heap_room(&s->timers, s->joined_count + 1 - s->timers.count) || map_room(&s->hosts, 1) ||
         (s->joined_count == s->joined_cap && mem_grow((void **)&s->joined, &s->joined_cap, s->joined_count, sizeof *s->joined)))
         return err_nomem(e, "a worker");
@@ -305,6 +321,7 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
         w->bytes_per_s = w->records_per_s = 0;
         w->failed_model = 0;
         w->model_until_ms = 0;
+        w->solo_model = 0;
     }
     w->host = h;
     w->memory_bytes = ev->u.joined.memory_bytes;
@@ -312,7 +329,13 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
     w->numerics = ev->u.joined.numerics;
     w->model_key = ev->u.joined.model_key;
     w->provider = ev->u.joined.provider < PROVIDERS ? ev->u.joined.provider : PROVIDER_NONE;
+    w->reach = ev->u.joined.reach;
     w->killed = w->banned = w->mute = w->loading = 0;
+    w->stranded_ms = 0;
+    if (w->profiling) { /* asked again */
+        w->profiling = 0;
+        s->profiling--;
+    }
     w->beat_ms = w->progress_ms = w->rate_ms = w->idle_since_ms = s->now_ms;
     w->acc_bytes = w->acc_records = 0;
     alive_set(s, w, 1);
@@ -338,9 +361,20 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
             core_message(s, SCHED_DO_SEND_REVOKE, held[i].job, w->id, held[i].epoch);
     if (w->draining)
         core_message(s, SCHED_DO_SEND_DRAIN, 0, w->id, 0);
+    if (w->gang) {
+        gang_again(s, w);
+    } else if (w->reach) { /* whatever gang it thinks that it is in: this core does not know it */
+        struct sched_action *a = core_message(s, SCHED_DO_SEND_STAGE, 0, w->id, 0);
+        a->u.stage.gang = EPOCH(s->generation, s->counter);
+        a->u.stage.cut = UINT32_MAX;
+        w->left_gang = 0;
+    }
+    for (struct lease *l = w->leases; l && !w->gang; l = l->worker_next)
+        if (!gang_can_hold(w, l->job))
+            w->stranded_ms = s->now_ms;
     worker_refresh(s, w);
     worker_timer(s, w);
-    s->work_dirty = 1;
+    s->work_dirty = s->gang_dirty = 1;
     return ST_OK;
 }
 
@@ -368,7 +402,7 @@ enum status worker_ended(struct sched *s, const struct sched_event *ev, struct e
     struct worker *w = map_get(&s->workers, ev->worker);
     if (!w)
         return ST_OK;
-    if (blame_room(s, w, ev->u.ended.count))
+    if (blame_room(s, w, ev->u.ended.suspects, ev->u.ended.count))
         return err_nomem(e, "the end of a worker");
     if (w->joined && !w->lost && (ev->u.ended.how == WORKER_LOST || ev->u.ended.how == WORKER_PREEMPTED))
         scale_loss(s, w);
@@ -401,17 +435,35 @@ enum status worker_model_ready(struct sched *s, const struct sched_event *ev, st
     return ST_OK;
 }
 
+void worker_no_model(struct sched *s, struct worker *w, struct job *j, const char *text)
+{
+    w->failed_model = j->row.params.model_key;
+    w->failed_ms = s->now_ms;
+    s->membership++;
+    j->model_fails++;
+    int left = 0; /* does any other worker run this model? One bad node must not hold a job */
+    for (size_t i = 0; i < s->joined_count && !left; i++)
+        left = worker_usable(s->joined[i]) && share_fits(s, s->joined[i], j);
+    if (!left && j->row.state == JOB_RUNNING) {
+        char why[240];
+        snprintf(why, sizeof why, "its model cannot be loaded: %s", text ? text : "no reason was given");
+        job_stop(s, j, JOB_HELD, why);
+    }
+}
+
 enum status worker_model_failed(struct sched *s, const struct sched_event *ev, struct err *e)
 {
     struct worker *w = map_get(&s->workers, ev->worker);
     if (!w || !w->joined)
         return ST_OK;
-    if (blame_room(s, w, 0))
+    if (blame_room(s, w, NULL, 0))
         return err_nomem(e, "a worker");
     worker_heard(s, w);
+    int measured = w->profiling && w->profiling == ev->u.model.model_key;
     w->failed_model = ev->u.model.model_key;
     w->failed_ms = s->now_ms;
     w->loading = 0;
+    s->membership++;
     if (w->model_key == w->failed_model)
         w->model_key = 0;
     for (struct lease *l = w->leases, *next; l; l = next) {
@@ -421,15 +473,19 @@ enum status worker_model_failed(struct sched *s, const struct sched_event *ev, s
             continue;
         core_message(s, SCHED_DO_SEND_REVOKE, j->row.id, w->id, l->epoch);
         lease_release(s, l);
-        j->model_fails++;
-        int left = 0; /* does any other worker run this model? One bad node must not hold a job */
-        for (size_t i = 0; i < s->joined_count && !left; i++)
-            left = worker_usable(s->joined[i]) && share_fits(s, s->joined[i], j);
-        if (!left && j->row.state == JOB_RUNNING) {
-            char why[240];
-            snprintf(why, sizeof why, "its model cannot be loaded: %s", ev->u.model.text ? ev->u.model.text : "no reason was given");
-            job_stop(s, j, JOB_HELD, why);
-        }
+        worker_no_model(s, w, j, ev->u.model.text);
+    }
+    if (w->gang && w->gang->job->row.params.model_key == w->failed_model)
+        gang_leave(s, w);
+    if (measured) {
+        w->profiling = 0;
+        s->profiling--;
+        worker_refresh(s, w);
+        struct job *j = s->running;
+        while (j && j->row.params.model_key != w->failed_model)
+            j = j->next_running;
+        if (j)
+            worker_no_model(s, w, j, ev->u.model.text);
     }
     s->work_dirty = 1;
     return ST_OK;
@@ -440,7 +496,7 @@ enum status worker_model_failed(struct sched *s, const struct sched_event *ev, s
 /* Each of these is a whole of its own; -1: memory was out, the next tick goes on. */
 int worker_expire(struct sched *s, struct worker *w)
 {
-    if (blame_room(s, w, 0))
+    if (blame_room(s, w, NULL, 0))
         return -1;
     if (w->killed && s->now_ms >= not_before(s, w->killed_ms + s->config.worker_timeout_ms)) {
         blame_ended(s, w, WORKER_HUNG, NULL, 0); /* its provider never said that it is gone: no more work for it */

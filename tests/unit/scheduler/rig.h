@@ -24,7 +24,7 @@ struct rig {
     uint32_t generation;
     struct job_params params; /* of the next job */
     uint32_t numerics, provider; /* of the next worker */
-    uint64_t model, memory;
+    uint64_t model, memory, reach;
 };
 
 static inline enum status rig_try(struct rig *r, struct sched_event *ev)
@@ -111,6 +111,7 @@ static inline void rig_join_with(struct rig *r, uint64_t worker, uint64_t host, 
     ev.u.joined.numerics = r->numerics;
     ev.u.joined.model_key = r->model;
     ev.u.joined.memory_bytes = r->memory;
+    ev.u.joined.reach = r->reach;
     ev.u.joined.held = held;
     ev.u.joined.held_count = count;
     rig_step(r, ev);

@@ -287,25 +287,32 @@ static void test_loading_takes_time(void **state)
 }
 
 /* Those that cannot run the job are none the fewer that are needed: others are asked. */
-static void test_workers_that_are_too_small(void **state)
+static void test_workers_of_no_use(void **state)
 {
     struct rig *r = *state;
     provider(r, PROVIDER_LOCAL, 0, 0);
     provider(r, PROVIDER_AGENT, 8, 1);
     provider(r, PROVIDER_SLURM, 8, 1);
-    r->params.model_bytes = UINT64_C(8) << 30;
     r->params.max_workers = 8;
-    rig_submit(r, 1, 1024 * MIB);
+    struct layout l;
+    uint64_t size = 1024 * MIB;
+    uint8_t plain = 0;
+    assert_int_equal(layout_init(&l, 1, &size, &plain), 0);
+    struct job_row row = {.id = 1, .params = r->params, .numerics = 8};
+    struct sched_event ev = {.kind = SCHED_JOB_SUBMITTED, .job = 1};
+    ev.u.job.row = &row;
+    ev.u.job.layout = &l;
+    rig_step(r, ev);
+    layout_release(&l);
     assert_string_equal(rig_job(r, 1).waits_for, "no worker has joined yet");
     pass(r, 42000);
     assert_string_equal(rig_job(r, 1).waits_for, "no worker has joined yet: 8 of agent have been wanted for 42 s");
-    r->memory = UINT64_C(4) << 30;
-    join(r, PROVIDER_AGENT, 1, 8);
+    join(r, PROVIDER_AGENT, 1, 8); /* of other numerics */
     pass(r, 70000);
     assert_int_equal(wanted(r, PROVIDER_SLURM), 0);
     pass(r, 30000);
     assert_int_equal(wanted(r, PROVIDER_SLURM), 7);
-    r->memory = UINT64_C(16) << 30;
+    r->numerics = 8;
     join(r, PROVIDER_SLURM, 11, 7);
     assert_int_equal(rig_job(r, 1).workers, 7);
 }
@@ -517,7 +524,7 @@ int main(void)
         RIG_TEST(test_idle_ones_stay_where_that_is_said),
         RIG_TEST(test_a_limit_that_falls),
         RIG_TEST(test_loading_takes_time),
-        RIG_TEST(test_workers_that_are_too_small),
+        RIG_TEST(test_workers_of_no_use),
         RIG_TEST(test_a_restart_is_no_reason_for_more),
         RIG_TEST(test_a_deadline_takes_what_it_takes),
         RIG_TEST(test_a_deadline_that_cannot_be_met_is_said),

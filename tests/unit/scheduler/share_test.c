@@ -174,7 +174,8 @@ static void test_a_model_that_does_not_fit(void **state)
     r->memory = UINT64_C(2) << 30;
     rig_join(r, 1, 1);
     assert_int_equal(rig_count(r, SCHED_DO_SEND_LEASE), 0);
-    assert_string_equal(rig_job(r, 1).waits_for, "its model needs 3.0 GiB, the largest worker has 2.0 GiB");
+    assert_string_equal(rig_job(r, 1).waits_for, "its model needs 3.0 GiB, the largest worker has 2.0 GiB: if no others come in a few seconds it is held "
+                                                 "by parts, in turn");
     r->memory = UINT64_C(4) << 30;
     rig_join(r, 2, 1);
     assert_int_equal(rig_find(r, SCHED_DO_SEND_LEASE).worker, 2);

@@ -1,0 +1,630 @@
+/* An ordinary gang: gang_form.c finds workers and a division, each is told its part (SEND_STAGE), each says that it is loaded, and the head is told
+   to go; from then on it is given leases. A member that leaves breaks the gang: it is cut anew among those that are left, and free ones.
+
+   What can fail: a message is lost (asked again), a member does not load its part in time (killed), does not answer another one (cut anew; three times in a
+   row without a commit: given up for a while), the head goes (its leases go back as any worker's do; the others are free for the next gang). */
+#include "scheduler/gang.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "scheduler/lease.h"
+#include "scheduler/scale.h"
+#include "scheduler/share.h"
+#include "scheduler/worker.h"
+
+#define PROFILES_KEPT 4         /* of a worker */
+#define SEGMENTS_MOST 4096
+#define AGAIN_MS 10000          /* nothing was heard: the message may be lost */
+#define PROFILE_AGAIN_MS 30000
+#define PROFILE_MOST_MS 600000  /* a worker that has not measured a model by then does not get to it */
+#define LOADING_STALLS 4        /* loading a part may take so many stall timeouts */
+#define FAULTS_MOST 3           /* in a row, without a commit between */
+#define BREAK_MS 5000           /* a pipeline that was given up is not set up again for so long, doubled each time up to 64 times that */
+#define APART_MS 120000         /* two that did not reach each other are kept apart, where others are there */
+#define IDLE_MS 10000           /* nothing to do: it is dissolved */
+#define STRANDED_MS 30000       /* leases wait so long for a pipeline: after a restart, others have come back by then */
+#define HOLD_MS 60000           /* at least so long before a job of the same priority is given its workers */
+#define HIGHER_MS 2000          /* a job of higher priority waits so long for workers */
+#define EQUAL_MS 30000          /* one of the same */
+
+static const char *const state_word[] = {
+#define X(name, word) [GANG_##name] = word,
+    GANG_STATE_MAP(X)
+#undef X
+};
+
+/* from -> to: the only moves that a gang makes */
+#define TO(state) (1u << GANG_##state)
+static const unsigned state_moves[] = {
+    [GANG_LOADING] = TO(RUNNING) | TO(BROKEN) | TO(OVER),
+    [GANG_RUNNING] = TO(LOADING) | TO(BROKEN) | TO(OVER),
+    [GANG_BROKEN] = TO(LOADING) | TO(OVER),
+    [GANG_OVER] = 0,
+};
+
+void gang_set_state(struct sched *s, struct gang *g, enum gang_state to)
+{
+    BUG_IF(!(state_moves[g->state] >> to & 1), "gang %" PRIx64 ": from %s to %s", g->id, state_word[g->state], state_word[to]);
+    g->state = to;
+    s->gang_dirty = 1;
+    if (g->head)
+        worker_refresh(s, g->head);
+}
+
+/* What is it good for ------------------------------------------------------------------------------------------------------------ */
+
+int gang_needs(const struct worker *w, const struct job *j)
+{
+    const struct job_params *p = &j->row.params;
+    if (!p->model_key)
+        return 0;
+    if (p->stages)
+        return p->stages > 1;
+    return p->model_bytes && w->memory_bytes && p->model_bytes > w->memory_bytes;
+}
+
+int gang_can_hold(const struct worker *w, const struct job *j)
+{
+    if (w->gang)
+        return w->gang->job == j && w->gang->head == w && (w->gang->state == GANG_RUNNING || MUTANT(28));
+    if (!gang_needs(w, j) || w->solo_model == j->row.params.model_key)
+        return 1;
+    /* one that could be of use to a pipeline is measured first */
+    return !j->row.params.stages && j->by_window && (!w->reach || j->gang_supply < 2 || gang_profile(w, j->row.params.model_key));
+}
+
+int gang_waits(const struct worker *w)
+{
+    return w->gang ? w->gang->state != GANG_RUNNING : w->stranded_ms != 0;
+}
+
+int gang_may_join(const struct sched *s, const struct worker *w, const struct job *j)
+{
+    return gang_needs(w, j) && worker_usable(w) && w->reach && !w->gang && !w->mute && w->solo_model != j->row.params.model_key &&
+           s->now_ms - w->beat_ms <= 5 * s->config.beat_ms && share_fits(s, w, j);
+}
+
+int gang_gathers(const struct sched *s, const struct worker *w, const struct job *j)
+{
+    return j->gang_gather_ms && gang_may_join(s, w, j);
+}
+
+uint32_t gang_silent_members(const struct job *j)
+{
+    uint32_t n = j->gang_workers;
+    for (const struct gang *g = j->gangs; g; g = g->job_next)
+        n -= g->head && g->head->lease_count;
+    return n;
+}
+
+uint32_t gang_size(const struct job *j)
+{
+    uint32_t stages = j->row.params.stages;
+    if (!j->row.params.model_key || stages == 1)
+        return 1;
+    if (stages > 1)
+        return stages < GANG_MOST ? stages : GANG_MOST;
+    return j->gangs ? j->gangs->count : j->gang_least && !j->by_window && j->workers == 0 ? j->gang_least : 1;
+}
+
+uint32_t gang_count_of(const struct worker *w)
+{
+    return w->gang && w->gang->head == w ? w->gang->count : 1;
+}
+
+void gang_progress(struct worker *w)
+{
+    if (!w->gang)
+        return;
+    w->gang->faults = 0;
+    w->gang->job->gang_breaks = 0;
+}
+
+/* Coming and going --------------------------------------------------------------------------------------------------------------- */
+
+static void forget_member(struct sched *s, struct gang *g, struct worker *w, uint32_t cut)
+{
+    w->gang = NULL;
+    w->stage = 0;
+    g->job->gang_workers--;
+    w->left_gang = g->id;
+    w->left_cut = cut;
+    s->leavers = 1;
+    s->work_dirty = 1;
+}
+
+void gang_leave(struct sched *s, struct worker *w)
+{
+    struct gang *g = w->gang;
+    if (!g)
+        return;
+    g->members[w->stage].worker = NULL;
+    g->members[w->stage].ready = 0;
+    if (g->head == w)
+        g->head = NULL;
+    forget_member(s, g, w, g->cut);
+    worker_refresh(s, w);
+    if (MUTANT(29) && g->head)
+        return;
+    if (g->state != GANG_BROKEN)
+        gang_set_state(s, g, GANG_BROKEN);
+}
+
+void gang_again(struct sched *s, struct worker *w)
+{
+    if (w->gang && w->gang->state != GANG_BROKEN && !MUTANT(30))
+        gang_set_state(s, w->gang, GANG_BROKEN);
+}
+
+void gang_end(struct sched *s, struct gang *g)
+{
+    struct job *j = g->job;
+    struct worker *head = g->head;
+    gang_set_state(s, g, GANG_OVER);
+    for (uint32_t i = 0; i < g->count; i++)
+        if (g->members[i].worker) {
+            struct worker *w = g->members[i].worker;
+            forget_member(s, g, w, g->cut);
+            worker_refresh(s, w);
+        }
+    if (head && head->leases && worker_usable(head))
+        head->stranded_ms = s->now_ms;
+    if (g->job_prev)
+        g->job_prev->job_next = g->job_next;
+    else
+        j->gangs = g->job_next;
+    if (g->job_next)
+        g->job_next->job_prev = g->job_prev;
+    j->gang_count--;
+    size_t at = 0;
+    while (s->gangs[at] != g)
+        at++;
+    memmove(s->gangs + at, s->gangs + at + 1, (--s->gang_count - at) * sizeof(struct gang *));
+    mem_free(g);
+}
+
+void gang_forget(struct worker *w)
+{
+    for (struct profile *p = w->profiles, *next; p; p = next) {
+        next = p->next;
+        mem_free(p);
+    }
+    w->profiles = NULL;
+}
+
+/* Its head gives up what it holds. 0, or -1: memory is out, nothing has changed. */
+static int dissolve(struct sched *s, struct gang *g, const char *why)
+{
+    size_t pieces = 0, leases = 0;
+    struct worker *head = g->head;
+    for (const struct lease *l = head ? head->leases : NULL; l; l = l->worker_next, leases++)
+        pieces += l->pieces;
+    if (core_room(s, 3, leases + 1, pieces * 3, 0))
+        return -1;
+    core_history(s, g->job, "its pipeline of %u workers is dissolved: %s", g->count, why);
+    while (head && head->leases && !MUTANT(31)) {
+        core_message(s, SCHED_DO_SEND_REVOKE, head->leases->job->row.id, head->id, head->leases->epoch);
+        lease_release(s, head->leases);
+    }
+    gang_end(s, g);
+    return 0;
+}
+
+/* A pipeline that broke again and again: not at once, and others first. */
+static int give_up(struct sched *s, struct gang *g)
+{
+    struct job *j = g->job;
+    char why[100];
+    snprintf(why, sizeof why, "%u times in a row one worker did not answer another", g->faults);
+    if (dissolve(s, g, why))
+        return -1;
+    uint64_t wait = (uint64_t)BREAK_MS << (j->gang_breaks < 6 ? j->gang_breaks : 6);
+    j->gang_breaks++;
+    j->gang_after_ms = s->now_ms + wait;
+    j->gang_apart_ms = s->now_ms + wait + APART_MS;
+    return 0;
+}
+
+/* What its members say ------------------------------------------------------------------------------------------------------------ */
+
+static void set_profiling(struct sched *s, struct worker *w, uint64_t model_key)
+{
+    s->profiling += (size_t)(model_key != 0) - (size_t)(w->profiling != 0);
+    w->profiling = model_key;
+    w->profile_ms = w->profile_sent_ms = s->now_ms;
+    worker_refresh(s, w);
+}
+
+enum status gang_profiled(struct sched *s, const struct sched_event *ev, struct err *e)
+{
+    struct worker *w = map_get(&s->workers, ev->worker);
+    const struct sched_segment *in = ev->u.profiled.segments;
+    size_t count = ev->u.profiled.count;
+    uint64_t key = ev->u.profiled.model_key;
+    if (!w || !w->joined)
+        return ST_OK;
+    if (!key || !count || count > SEGMENTS_MOST)
+        return err_set(e, ST_USER, "worker %" PRIx64 ": a profile of %zu segments", w->id, count);
+    for (size_t i = 0; i < count; i++)
+        if (!(in[i].time_ms >= 0) || !isfinite(in[i].time_ms) || !(in[i].out_bytes >= 0) || !isfinite(in[i].out_bytes))
+            return err_set(e, ST_USER, "worker %" PRIx64 ": segment %zu has a cost that is none", w->id, i);
+    struct profile *p = mem_alloc(sizeof *p + count * sizeof *in);
+    if (!p)
+        return err_nomem(e, "a profile");
+    *p = (struct profile){.model_key = key, .fixed_bytes = ev->u.profiled.fixed_bytes, .version = ++s->profile_versions, .count = count};
+    memcpy(p->segments, in, count * sizeof *in);
+    for (size_t i = 0; i < count; i++) {
+        p->time_ms += in[i].time_ms;
+        p->weight_bytes += in[i].weight_bytes;
+    }
+    worker_heard(s, w);
+    size_t kept = 0;
+    for (struct profile **at = &w->profiles; *at;) {
+        struct profile *old = *at;
+        if (old->model_key == key || ++kept >= PROFILES_KEPT) {
+            *at = old->next;
+            mem_free(old);
+        } else {
+            at = &old->next;
+        }
+    }
+    p->next = w->profiles;
+    w->profiles = p;
+    if (w->profiling == key)
+        set_profiling(s, w, 0);
+    s->work_dirty = s->gang_dirty = 1;
+    return ST_OK;
+}
+
+static void send_stage(struct sched *s, enum sched_action_kind kind, const struct gang *g, const struct worker *w)
+{
+    struct sched_action *a = core_message(s, kind, g->job->row.id, w->id, 0);
+    a->u.stage.gang = g->id;
+    a->u.stage.cut = g->cut;
+    a->u.stage.head = g->head->id;
+    a->u.stage.count = g->count;
+    for (uint32_t i = 0; i < g->count; i++)
+        a->u.stage.members[i] = (struct sched_member){g->members[i].worker->id, g->members[i].first, g->members[i].end};
+}
+
+/* The gang that w speaks of, in the cut that is; NULL: it is told to leave, or speaks of the past. Room: 1 message */
+static struct gang *spoken_of(struct sched *s, struct worker *w, const struct sched_event *ev)
+{
+    struct gang *g = w->gang;
+    if (g && g->id == ev->u.stage.gang)
+        return g->cut == ev->u.stage.cut || MUTANT(32) ? g : NULL;
+    struct sched_action *a = core_message(s, SCHED_DO_SEND_STAGE, ev->job, w->id, 0);
+    a->u.stage.gang = ev->u.stage.gang;
+    a->u.stage.cut = ev->u.stage.cut;
+    return NULL;
+}
+
+enum status gang_stage_ready(struct sched *s, const struct sched_event *ev, struct err *e)
+{
+    struct worker *w = map_get(&s->workers, ev->worker);
+    if (!w || !w->joined)
+        return ST_OK;
+    if (core_room(s, 2, 2, 0, 0))
+        return err_nomem(e, "a stage");
+    worker_heard(s, w);
+    struct gang *g = spoken_of(s, w, ev);
+    if (!g || g->state != GANG_LOADING)
+        return ST_OK;
+    struct job *j = g->job;
+    g->members[w->stage].ready = 1;
+    if (ev->u.stage.load_ms)
+        j->load_ms = j->load_ms ? (j->load_ms * 3 + ev->u.stage.load_ms) / 4 : ev->u.stage.load_ms;
+    for (uint32_t i = 0; i < g->count; i++)
+        if (!g->members[i].ready && !(MUTANT(33) && i))
+            return ST_OK;
+    gang_set_state(s, g, GANG_RUNNING);
+    send_stage(s, SCHED_DO_SEND_STAGE_GO, g, g->head);
+    g->sent_ms = s->now_ms;
+    g->head->loading = 0;
+    g->head->progress_ms = g->head->rate_ms = s->now_ms;
+    g->head->acc_bytes = g->head->acc_records = 0;
+    core_history(s, j, "its pipeline of %u workers runs, cut %u", g->count, g->cut);
+    worker_timer(s, g->head);
+    s->work_dirty = 1;
+    return ST_OK;
+}
+
+enum status gang_stage_fault(struct sched *s, const struct sched_event *ev, struct err *e)
+{
+    struct worker *w = map_get(&s->workers, ev->worker);
+    if (!w || !w->joined)
+        return ST_OK;
+    if (core_room(s, 6, 2, 0, 0))
+        return err_nomem(e, "a stage");
+    worker_heard(s, w);
+    struct gang *g = spoken_of(s, w, ev);
+    if (!g || (g->state != GANG_LOADING && g->state != GANG_RUNNING))
+        return ST_OK;
+    struct job *j = g->job;
+    const char *text = ev->u.stage.text && ev->u.stage.text[0] ? ev->u.stage.text : "no reason was given";
+    struct worker *peer = ev->u.stage.peer ? map_get(&s->workers, ev->u.stage.peer) : NULL;
+    if (!ev->u.stage.peer) {
+        core_history(s, j, "worker %" PRIx64 " cannot hold its part of the model: %.150s", w->id, text);
+        gang_leave(s, w);
+        worker_no_model(s, w, j, text);
+    } else if (peer && peer->gang == g && peer != w && s->now_ms - peer->beat_ms > s->config.beat_ms * 5 / 2) {
+        core_history(s, j, "worker %" PRIx64 " does not answer %" PRIx64 " and is silent: it leaves the pipeline", peer->id, w->id);
+        peer->mute = 1; /* until it is heard */
+        gang_leave(s, peer);
+    } else {
+        g->faults++;
+        j->gang_apart[0] = w->id;
+        j->gang_apart[1] = ev->u.stage.peer;
+        core_history(s, j, "worker %" PRIx64 " gets no answer from %" PRIx64 ": the pipeline is cut anew", w->id, ev->u.stage.peer);
+        gang_set_state(s, g, GANG_BROKEN);
+    }
+    s->work_dirty = 1;
+    return ST_OK;
+}
+
+/* Looking after them -------------------------------------------------------------------------------------------------------------- */
+
+static void at(struct sched *s, uint64_t ms)
+{
+    if (!s->gang_ms || ms < s->gang_ms)
+        s->gang_ms = ms;
+}
+
+/* Among those that are left, and free ones. -1: memory is out. */
+static int mend(struct sched *s, struct gang *g)
+{
+    struct gang_division d;
+    struct err e;
+    if (!g->head)
+        return dissolve(s, g, "its head is gone");
+    if (g->job->row.state != JOB_RUNNING)
+        return dissolve(s, g, "its job does not run");
+    if (g->faults >= FAULTS_MOST)
+        return give_up(s, g);
+    if (gang_redivide(s, g, &d, &e) != ST_OK)
+        return -1;
+    if (d.count < 2)
+        return dissolve(s, g, "those that are left cannot hold the model");
+    int has_head = 0;
+    for (uint32_t i = 0; i < d.count; i++)
+        has_head |= d.members[i].worker == g->head;
+    if (!has_head)
+        return dissolve(s, g, "its head is of no use to it any more");
+    if (gang_cut_room(s))
+        return -1;
+    gang_cut(s, g, &d);
+    return 0;
+}
+
+/* Workers whose parts are not loaded. -1: memory is out. */
+static int tend_loading(struct sched *s, struct gang *g)
+{
+    uint32_t stall = g->job->row.params.stall_timeout_ms;
+    for (uint32_t i = 0; i < g->count; i++) {
+        struct gang_member *m = &g->members[i];
+        /* one that held its part before only had to come out of its last micro-batch */
+        uint64_t limit = (uint64_t)stall * (m->moved ? LOADING_STALLS : 1);
+        if (m->ready || !stall || s->now_ms < g->cut_ms + limit || s->now_ms < s->no_hang_before_ms || m->worker->beat_ms < g->cut_ms + limit)
+            continue;
+        struct worker *w = m->worker;
+        if (core_room(s, 2, 1, 0, 0))
+            return -1;
+        struct sched_action *a = core_message(s, SCHED_DO_KILL_WORKER, g->job->row.id, w->id, 0);
+        snprintf(a->u.text, sizeof a->u.text, "its part of a pipeline was not ready after %" PRIu64 " s", (s->now_ms - g->cut_ms) / 1000);
+        w->killed = 1;
+        w->killed_ms = s->now_ms;
+        worker_refresh(s, w); /* it leaves */
+        worker_timer(s, w);
+        return mend(s, g);
+    }
+    if (s->now_ms - g->sent_ms < AGAIN_MS)
+        return 0;
+    if (core_room(s, 0, g->count, 0, 0))
+        return -1;
+    g->sent_ms = s->now_ms;
+    for (uint32_t i = 0; i < g->count; i++)
+        if (!g->members[i].ready && !MUTANT(34))
+            send_stage(s, SCHED_DO_SEND_STAGE, g, g->members[i].worker);
+    return 0;
+}
+
+/* Could any of its members do something for a job that has work? */
+static int others_want(const struct sched *s, const struct gang *g)
+{
+    for (const struct job *j = s->running; j; j = j->next_running)
+        for (uint32_t i = 0; i < g->count && j != g->job && (j->avail[0] || j->avail[1] || j->avail[2]); i++)
+            if (g->members[i].worker && share_fits(s, g->members[i].worker, j))
+                return 1;
+    return 0;
+}
+
+static int tend(struct sched *s, struct gang *g)
+{
+    struct job *j = g->job;
+    for (uint32_t i = 0; i < g->count && g->state != GANG_BROKEN; i++)
+        if (!share_fits(s, g->members[i].worker, j))
+            gang_leave(s, g->members[i].worker);
+    if (g->head && g->head->lease_count)
+        g->idle_ms = 0;
+    else if (!g->idle_ms)
+        g->idle_ms = s->now_ms;
+    int work = j->row.state == JOB_RUNNING && (j->avail[0] || j->avail[1] || j->avail[2]);
+    if (g->idle_ms && j->row.state != JOB_RUNNING)
+        return dissolve(s, g, "its job does not run");
+    if (g->idle_ms && !work && s->now_ms - g->idle_ms >= (others_want(s, g) ? HIGHER_MS : IDLE_MS))
+        return dissolve(s, g, "nothing is left for it to do");
+    if (g->state == GANG_BROKEN)
+        return mend(s, g);
+    if (g->state == GANG_LOADING)
+        return tend_loading(s, g);
+    if (g->head->leases && s->now_ms - g->head->progress_ms >= AGAIN_MS && s->now_ms - g->sent_ms >= AGAIN_MS) {
+        if (core_room(s, 0, 1, 0, 0))
+            return -1;
+        g->sent_ms = s->now_ms;
+        send_stage(s, SCHED_DO_SEND_STAGE_GO, g, g->head);
+    }
+    return 0;
+}
+
+/* Those that measure a model: asked again, or given up. */
+static int tend_profiles(struct sched *s)
+{
+    for (size_t i = 0; i < s->joined_count && s->profiling; i++) {
+        struct worker *w = s->joined[i];
+        if (!w->profiling)
+            continue;
+        const struct job *j = s->running;
+        while (j && j->row.params.model_key != w->profiling)
+            j = j->next_running;
+        if (!j) {
+            set_profiling(s, w, 0);
+        } else if (s->now_ms - w->profile_ms >= PROFILE_MOST_MS) {
+            w->failed_model = w->profiling;
+            w->failed_ms = s->now_ms;
+            set_profiling(s, w, 0);
+        } else if (s->now_ms - w->profile_sent_ms >= PROFILE_AGAIN_MS) {
+            if (core_room(s, 0, 1, 0, 0))
+                return -1;
+            w->profile_sent_ms = s->now_ms;
+            core_message(s, SCHED_DO_SEND_PROFILE, j->row.id, w->id, 0);
+        }
+        s->work_dirty |= !w->profiling;
+    }
+    return 0;
+}
+
+/* Leases that only a pipeline can run, of workers that are in none: after a restart they wait a while for one. -1: memory is out. */
+static int tend_stranded(struct sched *s, struct job *j)
+{
+    for (struct lease *l = j->leases, *next; l; l = next) {
+        struct worker *w = l->worker;
+        next = l->job_next;
+        if (!l->claimed || !worker_usable(w) || w->gang || gang_can_hold(w, j)) {
+            if (w->joined && !w->gang)
+                w->stranded_ms = 0;
+            continue;
+        }
+        if (!w->stranded_ms)
+            w->stranded_ms = s->now_ms;
+        if (s->now_ms - w->stranded_ms < STRANDED_MS || MUTANT(35))
+            continue;
+        if (core_room(s, 1, 1, l->pieces * 3, 0))
+            return -1;
+        core_message(s, SCHED_DO_SEND_REVOKE, j->row.id, w->id, l->epoch);
+        lease_release(s, l);
+        if (!w->leases)
+            w->stranded_ms = 0;
+        return tend_stranded(s, j); /* the list has changed */
+    }
+    return 0;
+}
+
+/* Does j wait for workers that the gang has, while no other is free for it? */
+static int wants_those_of(const struct sched *s, const struct job *j, const struct gang *g)
+{
+    uint32_t has = j->workers + gang_silent_members(j), most = j->row.params.max_workers;
+    if (j == g->job || !(j->avail[0] || j->avail[1] || j->avail[2]) || has >= scale_useful(s, j) || (most && has >= most))
+        return 0;
+    if (j->row.params.priority < g->job->row.params.priority)
+        return 0;
+    if (j->row.params.priority == g->job->row.params.priority) {
+        uint64_t hold = 10 * g->job->load_ms > HOLD_MS ? 10 * g->job->load_ms : HOLD_MS;
+        if (has || j->vtime > g->job->vtime || s->now_ms - g->since_ms < hold)
+            return 0;
+    }
+    for (uint32_t i = 0; i < g->count; i++) {
+        const struct worker *w = g->members[i].worker;
+        if (w && share_fits(s, w, j) && (!gang_needs(w, j) || w->reach))
+            return 1;
+    }
+    return 0;
+}
+
+/* Priority, and a fair share, for those who wait while gangs hold the workers: one gang at a time. -1: memory is out. */
+static int yield(struct sched *s)
+{
+    for (struct job *j = s->running; j; j = j->next_running) {
+        struct gang *victim = NULL;
+        for (size_t i = 0; i < s->gang_count; i++) { /* the lowest, the youngest of these */
+            struct gang *g = s->gangs[i];
+            if (wants_those_of(s, j, g) && (!victim || g->job->row.params.priority <= victim->job->row.params.priority))
+                victim = g;
+        }
+        for (const struct worker *w = victim ? s->idle_first : NULL; w; w = w->next_idle)
+            if (share_pick(s, w) == j) {
+                victim = NULL;
+                break;
+            }
+        if (!victim) {
+            j->gang_want_ms = 0;
+            continue;
+        }
+        if (!j->gang_want_ms)
+            j->gang_want_ms = s->now_ms;
+        uint64_t wait = j->row.params.priority > victim->job->row.params.priority ? HIGHER_MS : EQUAL_MS;
+        if (s->now_ms - j->gang_want_ms < wait || MUTANT(36))
+            continue;
+        j->gang_want_ms = s->now_ms;
+        if (dissolve(s, victim, "another job goes first"))
+            return -1;
+        s->work_dirty = 1;
+    }
+    return 0;
+}
+
+/* Those that left are told so, unless they are in a gang again: they would let go of what they may still need. */
+static int tell_leavers(struct sched *s)
+{
+    for (size_t i = 0; i < s->joined_count; i++) {
+        struct worker *w = s->joined[i];
+        if (!w->left_gang || w->lost)
+            continue;
+        if (!w->gang) {
+            if (core_room(s, 0, 1, 0, 0))
+                return -1;
+            struct sched_action *a = core_message(s, SCHED_DO_SEND_STAGE, 0, w->id, 0);
+            a->u.stage.gang = w->left_gang;
+            a->u.stage.cut = w->left_cut;
+        }
+        w->left_gang = 0;
+    }
+    s->leavers = 0;
+    return 0;
+}
+
+void gang_update(struct sched *s)
+{
+    int due = s->gang_dirty || (s->gang_ms && s->now_ms >= s->gang_ms);
+    if (!due && !s->work_dirty && !s->leavers)
+        return;
+    int wrong = 0;
+    if (due) {
+        s->gang_dirty = 0;
+        s->gang_ms = 0;
+        for (size_t i = s->gang_count; i-- > 0 && !wrong;)
+            wrong = tend(s, s->gangs[i]);
+        wrong = wrong || tend_profiles(s);
+        for (struct job *j = s->running; j && !wrong; j = j->next_running)
+            if (j->row.params.model_key && j->row.params.stages != 1 && j->leases)
+                wrong = tend_stranded(s, j);
+    }
+    int more = wrong ? wrong : gang_gather(s);
+    wrong = wrong || more < 0;
+    if (due && s->gang_count && !wrong)
+        wrong = yield(s);
+    if (s->leavers && !wrong)
+        wrong = tell_leavers(s);
+    if (wrong) {
+        s->gang_dirty = 1;
+        core_later(s);
+    } else if (more > 0) {
+        s->gang_dirty = 1;
+        s->retry_ms = s->now_ms; /* the rest in the next step */
+    }
+    if (s->gang_count || s->profiling || s->gang_jobs)
+        at(s, s->now_ms + s->config.beat_ms);
+}

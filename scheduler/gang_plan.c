@@ -1,0 +1,116 @@
+/* Who holds which segments: the workers' profiles as an instance for the planner. Segments are a chain, each worker is a device with the memory that its
+   stage leaves for weights. Links cost nothing here: workers of one reach are taken to be as near to each other as to any other (a matrix of measured
+   links would be given to the planner as `links`). */
+#include "scheduler/gang.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "scheduler/plan.h"
+
+#define EFFORT 30000000u /* operations, about a hundredth of a second: 8 unlike workers and 100 segments take a third of it */
+
+const struct profile *gang_profile(const struct worker *w, uint64_t model_key)
+{
+    for (const struct profile *p = w->profiles; p; p = p->next)
+        if (p->model_key == model_key)
+            return p;
+    return NULL;
+}
+
+uint64_t gang_memory(const struct worker *w, const struct profile *p)
+{
+    if (!w->memory_bytes)
+        return UINT64_MAX;
+    return w->memory_bytes > p->fixed_bytes ? w->memory_bytes - p->fixed_bytes : 0;
+}
+
+double gang_bottleneck(const struct gang *g)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        const struct gang_member *m = &g->members[i];
+        const struct profile *p = m->worker ? gang_profile(m->worker, g->job->row.params.model_key) : NULL;
+        double sum = 0;
+        if (!p || p->count != g->segments)
+            return INFINITY;
+        for (uint32_t k = m->first; k < m->end; k++)
+            sum += p->segments[k].time_ms;
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
+static int same_times(const struct profile *a, const struct profile *b)
+{
+    for (size_t i = 0; i < a->count; i++)
+        if (a->segments[i].time_ms < b->segments[i].time_ms || a->segments[i].time_ms > b->segments[i].time_ms)
+            return 0;
+    return 1;
+}
+
+static void read_plan(const struct plan *p, struct worker *const *among, size_t segments, struct gang_division *out)
+{
+    *out = (struct gang_division){.segments = (uint32_t)segments, .bottleneck_ms = p->bottleneck_ms, .gap = p->gap};
+    uint32_t at = 0;
+    for (size_t i = 0; i < p->stage_count; i++) {
+        const struct plan_stage *s = &p->stages[i];
+        BUG_IF(s->device_count != 1 || !s->node_count || s->nodes[0] != at || s->nodes[s->node_count - 1] != at + s->node_count - 1,
+               "stage %zu of a plan is no run of segments on one worker", i);
+        out->members[out->count++] = (struct gang_member){.worker = among[s->devices[0]], .first = at, .end = at + (uint32_t)s->node_count, .load_ms = s->load_ms};
+        at += (uint32_t)s->node_count;
+    }
+    BUG_IF(at != segments, "a plan leaves segments out");
+}
+
+enum status gang_divide(const struct job *j, struct worker *const *among, size_t count, struct gang_division *out, struct err *e)
+{
+    const struct profile *profiles[GANG_MOST] = {NULL};
+    uint32_t kinds[GANG_MOST], kind_count = 0;
+    *out = (struct gang_division){.count = 0};
+    BUG_IF(!count || count > GANG_MOST, "a model is divided among %zu workers", count);
+    for (size_t i = 0; i < count; i++) {
+        profiles[i] = gang_profile(among[i], j->row.params.model_key);
+        BUG_IF(!profiles[i] || profiles[i]->count != profiles[0]->count, "worker %llx is divided among without a profile that fits", (unsigned long long)among[i]->id);
+        size_t k = 0;
+        while (k < i && !same_times(profiles[k], profiles[i]))
+            k++;
+        kinds[i] = k < i ? kinds[k] : kind_count++;
+    }
+    size_t segments = profiles[0]->count;
+    struct plan_node *nodes = mem_array(segments, sizeof *nodes);
+    struct plan_edge *edges = mem_array(segments, sizeof *edges);
+    double *times = mem_array(segments * kind_count, sizeof *times);
+    struct plan_device devices[GANG_MOST];
+    struct plan plan = {.stages = NULL};
+    enum status st = ST_OK;
+    if (!nodes || !edges || !times) {
+        st = err_nomem(e, "a plan");
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint64_t memory = gang_memory(among[i], profiles[i]);
+        /* 0 would be no limit; a worker that has room for nothing is given a byte */
+        devices[i] = (struct plan_device){.name = "worker", .kind = kinds[i], .memory_bytes = memory == UINT64_MAX ? 0 : memory ? memory : 1};
+        for (size_t k = 0; k < segments; k++)
+            times[k * kind_count + kinds[i]] = profiles[i]->segments[k].time_ms;
+    }
+    for (size_t k = 0; k < segments; k++) {
+        const struct sched_segment *x = &profiles[0]->segments[k];
+        nodes[k] = (struct plan_node){.name = "segment", .id = k, .weight_bytes = x->weight_bytes, .output_ms = -1, .output_bytes = x->out_bytes,
+                                      .group = -1, .time_ms = times + k * kind_count};
+        edges[k] = (struct plan_edge){k, k + 1};
+    }
+    struct plan_instance in = {.nodes = nodes, .node_count = segments, .edges = edges, .edge_count = segments - 1, .kind_count = kind_count,
+                               .devices = devices, .device_count = count, .objective = PLAN_THROUGHPUT, .effort = EFFORT};
+    st = plan_make(&in, &plan, e);
+    if (st == ST_OK)
+        read_plan(&plan, among, segments, out);
+    plan_release(&plan);
+out:
+    mem_free(nodes);
+    mem_free(edges);
+    mem_free(times);
+    return st;
+}
