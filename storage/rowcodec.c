@@ -123,10 +123,14 @@ void rowcodec_job(struct codec *c, void *row)
     if (c->version < 2) {
         p->guaranteed_ppm = 0;
         p->deadline_ms = 0;
-        return;
+    } else {
+        field_u32(c, &p->guaranteed_ppm);
+        field_i64(c, &p->deadline_ms);
     }
-    field_u32(c, &p->guaranteed_ppm);
-    field_i64(c, &p->deadline_ms);
+    if (c->version < 3)
+        p->stages = 0;
+    else
+        field_u32(c, &p->stages);
 }
 
 void rowcodec_span(struct codec *c, void *row)

@@ -8,7 +8,7 @@
 #include "storage/store.h"
 
 #define ROW_VERSION 1     /* of most rows */
-#define ROW_VERSION_JOB 2 /* 2: guaranteed share and deadline */
+#define ROW_VERSION_JOB 3 /* 2: guaranteed share and deadline; 3: stages */
 
 struct event_row {
     int64_t wall_ms;

@@ -66,7 +66,7 @@ static struct job_row any_job(uint64_t id)
     r.id = id;
     r.state = (enum job_state)(rnd() % 6);
     r.params = (struct job_params){(uint32_t)any(), (int32_t)any(), any(), any(), (uint32_t)any(), (uint32_t)any(), (uint32_t)any(),
-                                   (uint32_t)any(), any(), (uint32_t)any(), (uint32_t)any(), (uint32_t)any(), (int64_t)any()};
+                                   (uint32_t)any(), any(), (uint32_t)any(), (uint32_t)any(), (uint32_t)any(), (int64_t)any(), (uint32_t)any()};
     r.counts = (struct job_counts){any(), any(), any(), any(), any(), any(), any()};
     r.attempt = (uint32_t)any();
     r.numerics = (uint32_t)any();
@@ -84,7 +84,8 @@ static void check_job(const struct job_row *x, const struct job_row *y)
     assert_true(p->weight == q->weight && p->priority == q->priority && p->model_key == q->model_key && p->model_bytes == q->model_bytes &&
                 p->lease_target_ms == q->lease_target_ms && p->stall_timeout_ms == q->stall_timeout_ms && p->min_workers == q->min_workers &&
                 p->max_workers == q->max_workers && p->max_errors == q->max_errors && p->max_errors_ppm == q->max_errors_ppm &&
-                p->max_attempts == q->max_attempts && p->guaranteed_ppm == q->guaranteed_ppm && p->deadline_ms == q->deadline_ms);
+                p->max_attempts == q->max_attempts && p->guaranteed_ppm == q->guaranteed_ppm && p->deadline_ms == q->deadline_ms &&
+                p->stages == q->stages);
     assert_memory_equal(&x->counts, &y->counts, sizeof x->counts);
     assert_true(x->attempt == y->attempt && x->numerics == y->numerics && x->submitted_ms == y->submitted_ms && x->finished_ms == y->finished_ms);
     assert_string_equal(x->reason, y->reason);
@@ -390,27 +391,33 @@ static void put_raw(enum store_cf cf, struct key k, const void *v, size_t len)
     flush();
 }
 
-/* A store of an earlier program: its job rows end before the share and the deadline. */
-static void job_rows_of_version_1_are_read(void **state)
+/* A store of an earlier program: its job rows end before the share and the deadline (version 1), or before the stages (2). */
+static void job_rows_of_earlier_versions_are_read(void **state)
 {
     (void)state;
     static struct seen seen;
     struct job_row row = any_job(7);
     row.params.guaranteed_ppm = 0;
     row.params.deadline_ms = 0;
+    row.params.stages = 0;
     rows_put_job(b, &row);
     flush();
     struct buf value = {0};
     struct key k = key_job(7, KEY_JOB_ROW);
     ok(store_get(s, STORE_JOBS, k.bytes, k.len, &value, &err));
-    assert_int_equal(value.data[0], 2);
-    value.data[0] = 1;
-    put_raw(STORE_JOBS, k, value.data, value.len); /* two bytes too many for that version */
-    assert_int_equal(rows_each_job(s, see_job, &seen, &err), ST_CORRUPT);
-    put_raw(STORE_JOBS, k, value.data, value.len - 2);
-    memset(&seen, 0, sizeof seen);
-    ok(rows_each_job(s, see_job, &seen, &err));
-    check_job(&row, &seen.jobs[0]);
+    assert_int_equal(value.data[0], 3);
+    for (uint8_t version = 1; version <= 2; version++) {
+        size_t more = version == 1 ? 3 : 1;
+        value.data[0] = version;
+        put_raw(STORE_JOBS, k, value.data, value.len - more + 1); /* a byte too many for that version */
+        assert_int_equal(rows_each_job(s, see_job, &seen, &err), ST_CORRUPT);
+        put_raw(STORE_JOBS, k, value.data, value.len - more - 1); /* and one too few */
+        assert_int_equal(rows_each_job(s, see_job, &seen, &err), ST_CORRUPT);
+        put_raw(STORE_JOBS, k, value.data, value.len - more);
+        memset(&seen, 0, sizeof seen);
+        ok(rows_each_job(s, see_job, &seen, &err));
+        check_job(&row, &seen.jobs[0]);
+    }
     buf_release(&value);
 }
 
@@ -641,7 +648,7 @@ int main(void)
         T(datasets_come_back),
         T(events_are_capped),
         T(removal_and_shrinking_touch_one_job),
-        T(job_rows_of_version_1_are_read),
+        T(job_rows_of_earlier_versions_are_read),
         T(damage_names_family_and_key),
         T(random_bytes_do_no_harm),
         T(damaged_error_lines_do_no_harm),
