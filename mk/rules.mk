@@ -100,7 +100,7 @@ $(eval $(call LIB_RULE,agent,$(call OBJ,$(filter-out %/main.c,$(SRC_agent)))))
 $(eval $(call LIB_RULE,daemon,$(call OBJ,$(filter-out %/main.c,$(SRC_daemon)))))
 $(eval $(call LIB_RULE,client,$(call OBJ,$(filter-out %/main.c,$(SRC_client)))))
 # helpers of tests; an archive, so that each test takes only what it uses
-$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/files.c) $(OBJ_isa_test)))
+$(eval $(call LIB_RULE,testlib,$(call OBJ,tests/lib/tinymodel.c tests/lib/onnxwrite.c tests/lib/files.c) $(OBJ_isa_test)))
 
 LINK = @mkdir -p $(@D); echo '  LINK  $@'; $(CC) $(LDFLAGS) -o $@ $(1) -lm -lpthread
 $(B)/bin/ebbd: $(B)/obj/daemon/main.o $(call LIBS_OF,daemon scheduler storage wire base)

@@ -47,6 +47,8 @@ struct graph_model_info {
     int batched; /* records lack the first axis */
     enum sharing sharing;
     char why[200]; /* why not more is shared; "" where all is */
+    char whole[200]; /* why it cannot be cut into parts; "" where it can */
+    uint64_t part_bytes; /* weights of this part, as they stand in the file; of a whole model weight_bytes */
 };
 
 struct graph_model_opts {
@@ -55,6 +57,8 @@ struct graph_model_opts {
     int precision; /* enum precision of linear layers */
     struct packfile *pack; /* of their weights; NULL: none. Outlives the model */
     uint64_t run_bytes;    /* most memory of a lane's run, see graph_opts */
+    int part;              /* 1: a stage: segments [first, end) of graph_model_cut's list, which must be there. first == end: only what graph_model_info says */
+    uint32_t first, end;
 };
 
 struct graph_model;
@@ -83,9 +87,29 @@ MUST_USE enum status graph_lane_texts(struct graph_lane *l, uint32_t n, const ui
 MUST_USE enum status graph_lane_rows(const struct graph_lane *l, uint32_t o, const float **rows, uint32_t *width, int *rows_are_tokens, struct err *e);
 /* Rows of the table in which token ids are looked up; 0: not known. */
 uint32_t graph_model_vocab(const struct graph_model *m);
-/* For one record whose open sizes are out->tokens (a batch is 1). */
+/* For one record whose open sizes are out->tokens (a batch is 1). Where the cuts lie does not depend on out->tokens. Not of a part. */
 MUST_USE enum status graph_model_cut(const struct graph_model *m, struct cut *out, struct err *e);
 uint32_t graph_model_fill(const struct graph_model *m); /* the fixed length of texts; 0: none */
+
+/* Stages --------------------------------------------------------------------------------------------------------------------------------------------
+
+   A stage that is not the first takes what crosses the cut before it, run by run, and then runs as it would else: graph_lane_texts (the same texts), or
+   graph_lane_resume. One that is not the last gives what crosses the cut behind it. carry.h has the bytes. */
+struct carry_in;
+struct carry_out;
+int graph_model_is_first(const struct graph_model *m);
+int graph_model_is_last(const struct graph_model *m);
+uint64_t graph_model_check(const struct graph_model *m, int behind); /* of the cut before, or behind, for carry_open and carry_begin */
+/* Reads what one run of n records gave, and checks it against the plan. Of texts: `lengths`; of arrays NULL. What was read stands until the next. ST_CORRUPT, ST_NOMEM. */
+MUST_USE enum status graph_lane_take(struct graph_lane *l, struct carry_in *in, uint32_t n, const uint32_t *lengths, struct err *e);
+/* The next run is of record r of those alone; of texts: its first token among theirs, and how many it has. */
+MUST_USE enum status graph_lane_take_one(struct graph_lane *l, uint32_t r, uint32_t start, uint32_t length, struct err *e);
+/* Arrays: runs what was taken. ST_USER: as graph_lane_run. */
+MUST_USE enum status graph_lane_resume(struct graph_lane *l, struct err *e);
+/* After a run: writes what crosses the cut behind. */
+MUST_USE enum status graph_lane_carry(const struct graph_lane *l, struct carry_out *out, struct err *e);
+/* As if zeros had been taken, for one text of so many tokens: to see what a run takes. ST_USER: sizes are not known beforehand. */
+MUST_USE enum status graph_lane_take_nothing(struct graph_lane *l, uint32_t length, struct err *e);
 
 /* Sorts n records into groups whose arrays have equal sizes: order gets their numbers, group after group; groups get each one's count. Returns how many
    groups. */

@@ -212,7 +212,7 @@ static void describe_graph(struct model_info *i, const struct graph_model_info *
         describe_ports(i->outputs, sizeof i->outputs, g->out, g->n_out);
     }
     i->parameters = g->parameters;
-    i->weight_bytes = g->weight_bytes;
+    i->weight_bytes = g->part_bytes;
     for (uint32_t k = 0; k < g->n_in; k++)
         if (strstr(g->in[k].name, "type") || strstr(g->in[k].name, "segment"))
             i->token_types = 2;
@@ -257,15 +257,16 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     struct onnxtext *text = NULL;
     struct onnxarrays *arrays = NULL;
     struct graph_model *gm = NULL;
-    if (m && o->part)
-        return err_set(e, ST_USER, "'%s': this ONNX model cannot be cut into stages yet", path);
+    int part = m && o->part, empty = part && o->first == o->end;
     TRY(modeldir_digest_known(path, &i->digest, e));
     TRY(name_of(path, i->name, sizeof i->name, e));
-    TRY(open_pack(o, "onnx", p, k, i, m, e));
+    if (!empty)
+        TRY(open_pack(o, "onnx", p, k, i, m, e));
     char *whole = mem_printf("%s/%s", folder, file);
     if (!whole)
         return err_nomem(e, "a path");
-    struct graph_model_opts opts = {.text = has_tokenizer(folder), .precision = p, .pack = m ? m->pack : NULL, .run_bytes = run_bytes(o)};
+    struct graph_model_opts opts = {.text = has_tokenizer(folder), .precision = p, .pack = m ? m->pack : NULL, .run_bytes = run_bytes(o), .part = part,
+                                    .first = o->first, .end = o->end};
     enum status st = graph_model_open(whole, k, &opts, &gm, e);
     if (st == ST_OK) {
         i->arrays = !graph_model_info(gm)->text;
@@ -291,6 +292,9 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
         i->shared_bytes = packfile_mapped_bytes(m->pack);
         m->onnx = text;
         m->arrays = arrays;
+        m->part = o->part;
+        m->first = o->part ? o->first : 0;
+        m->end = o->part ? o->end : 1; /* of a whole model it is not asked how many there are */
     } else {
         onnxtext_free(text);
         onnxarrays_free(arrays);
@@ -540,8 +544,9 @@ enum status model_stage(const struct model *m, struct model_ctx *c, const struct
     *out = NULL;
     *out_len = 0;
     *result = NULL;
-    if (m->onnx || m->arrays)
-        return err_set(e, ST_USER, "this ONNX model cannot be cut into stages yet");
+    BUG_IF(m->arrays, "texts are given to a model of arrays");
+    if (m->onnx)
+        return onnxtext_stage(c->onnx, b, m->mask_id, in, in_len, out, out_len, result, e);
     TRY(check_batch(m, c, b, e));
     for (uint32_t i = 0; i < b->n; i++)
         tokens += b->lengths[i];
@@ -592,8 +597,26 @@ const struct port *model_outputs(const struct model *m, uint32_t *count)
 
 enum status model_infer_arrays(const struct model *m, struct model_ctx *c, uint32_t n, const struct array *const *in, model_take *take, void *arg, struct err *e)
 {
-    BUG_IF(c->model != m || !m->arrays, "a context of another model");
+    BUG_IF(c->model != m || !m->arrays || m->part, "a context of another model, or a part of one");
     return onnxarrays_run(c->arrays, n, in, take, arg, e);
+}
+
+enum status model_arrays_pack(const struct model *m, struct model_ctx *c, uint32_t n, const struct array *const *in, const void **out, size_t *out_len, struct err *e)
+{
+    BUG_IF(c->model != m || !m->arrays, "a context of another model");
+    return onnxarrays_pack(c->arrays, n, in, out, out_len, e);
+}
+
+enum status model_stage_arrays(const struct model *m, struct model_ctx *c, uint32_t n, const void *in, size_t in_len, const void **out, size_t *out_len, struct err *e)
+{
+    BUG_IF(c->model != m || !m->arrays || m->first >= m->end, "a context of another model, or a model without segments");
+    return onnxarrays_stage(c->arrays, n, in, in_len, out, out_len, e);
+}
+
+enum status model_arrays_take(const struct model *m, struct model_ctx *c, uint32_t n, const void *in, size_t in_len, model_take *take, void *arg, struct err *e)
+{
+    BUG_IF(c->model != m || !m->arrays, "a context of another model");
+    return onnxarrays_take(c->arrays, n, in, in_len, take, arg, e);
 }
 
 enum status model_folder(const char *path, char **out, struct err *e)

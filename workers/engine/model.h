@@ -129,6 +129,15 @@ typedef void model_take(void *arg, uint32_t record, const struct array *out, uin
 /* n records; in[r] has an array for each input. Results are those that each would have alone. Only ST_NOMEM fails. */
 MUST_USE enum status model_infer_arrays(const struct model *m, struct model_ctx *c, uint32_t n, const struct array *const *in, model_take *take, void *arg,
                                         struct err *e);
+/* Stages of models of arrays: records, what crosses and results are bytes alike. model_arrays_pack makes what the first stage takes of the arrays of n records, as
+   model_infer_arrays has them; model_stage_arrays takes that, or what the stage before gave, through the segments that were opened; what the last one gives is what
+   model_arrays_take hands to `take`. Any part of the model can pack and take. *out is the context's until its next call. What comes out has the bits of
+   model_infer_arrays. ST_CORRUPT: `in` is not of this model, cut or number of records. ST_NOMEM. */
+MUST_USE enum status model_arrays_pack(const struct model *m, struct model_ctx *c, uint32_t n, const struct array *const *in, const void **out, size_t *out_len,
+                                       struct err *e);
+MUST_USE enum status model_stage_arrays(const struct model *m, struct model_ctx *c, uint32_t n, const void *in, size_t in_len, const void **out, size_t *out_len,
+                                        struct err *e);
+MUST_USE enum status model_arrays_take(const struct model *m, struct model_ctx *c, uint32_t n, const void *in, size_t in_len, model_take *take, void *arg, struct err *e);
 /* Where the tokenizer and the other files of the model at `path` lie: the directory itself, or the folder of an ONNX file. mem_free(*out). */
 MUST_USE enum status model_folder(const char *path, char **out, struct err *e);
 

@@ -21,5 +21,9 @@ MUST_USE enum status onnxarrays_lane_new(const struct onnxarrays *t, uint32_t ma
 void onnxarrays_lane_free(struct onnxarrays_lane *l);
 /* As model_infer_arrays. */
 MUST_USE enum status onnxarrays_run(struct onnxarrays_lane *l, uint32_t n, const struct array *const *in, model_take *take, void *arg, struct err *e);
+/* As model_arrays_pack, model_stage_arrays and model_arrays_take. */
+MUST_USE enum status onnxarrays_pack(struct onnxarrays_lane *l, uint32_t n, const struct array *const *in, const void **out, size_t *out_len, struct err *e);
+MUST_USE enum status onnxarrays_stage(struct onnxarrays_lane *l, uint32_t n, const void *in, size_t in_len, const void **out, size_t *out_len, struct err *e);
+MUST_USE enum status onnxarrays_take(struct onnxarrays_lane *l, uint32_t n, const void *in, size_t in_len, model_take *take, void *arg, struct err *e);
 
 #endif

@@ -7,11 +7,12 @@
 
 #include "base/mem.h"
 #include "storage/modeldir.h"
+#include "workers/engine/carry.h"
 #include "workers/engine/head.h"
 #include "workers/engine/loading.h"
 #include "workers/engine/scores.h"
 
-enum { TRIAL_FEW = 4, TRIAL_TOKENS = 48, TOKENS_DEFAULT = 512 };
+enum { TRIAL_FEW = 4, TRIAL_TOKENS = 48, TOKENS_DEFAULT = 512, STAGE_BYTES = 32768 };
 
 struct onnxtext {
     struct graph_model *gm;
@@ -172,26 +173,58 @@ static enum status trial(struct onnxtext *t, uint32_t tokens, size_t *bytes, str
     uint32_t fill = graph_model_fill(t->gm), n = fill && tokens > fill ? fill : tokens;
     int32_t ids[TRIAL_TOKENS] = {0};
     const float *rows;
+    enum status st = ST_OK;
     TRY(graph_lane_new(t->gm, &l, e));
-    enum status st = graph_lane_texts(l, 1, &n, ids, NULL, fill, e);
+    if (!graph_model_is_first(t->gm))
+        st = graph_lane_take_nothing(l, n, e);
     if (st == ST_OK)
+        st = graph_lane_texts(l, 1, &n, ids, NULL, fill, e);
+    if (st == ST_OK && graph_model_is_first(t->gm) && graph_model_is_last(t->gm))
         st = graph_lane_rows(l, t->output, &rows, &t->given, &t->rows_are_tokens, e);
     *bytes = graph_lane_bytes(l);
     graph_lane_free(l);
     return st;
 }
 
+/* What comes out of the last stage; the whole model has just shown it. */
+static enum status know_output(struct onnxtext *t, struct err *e)
+{
+    const struct graph_model_info *i = graph_model_info(t->gm);
+    const struct port *p = &i->out[t->output];
+    int rank = p->rank + i->batched;
+    if (graph_model_is_first(t->gm) && graph_model_is_last(t->gm))
+        return ST_OK;
+    if (rank < 2 || rank > 3 || p->dims[p->rank - 1] < 1 || p->dims[p->rank - 1] > UINT32_MAX)
+        return err_set(e, ST_USER, "output '%s' is neither a row of float32 for each text nor one for each token", p->name);
+    t->given = (uint32_t)p->dims[p->rank - 1];
+    t->rows_are_tokens = rank == 3;
+    return ST_OK;
+}
+
+/* What a lane takes for each token. */
+static enum status try_out(struct onnxtext *t, const struct model_opts *o, struct err *e)
+{
+    size_t few, more;
+    struct err why; /* a model may have fewer positions than the longer text */
+    if (o->part && o->first == o->end)
+        return ST_OK;
+    enum status shorter = trial(t, TRIAL_FEW, &few, &why);
+    /* a later stage is given zeros, which may not go through; then nothing but a lane's size is not known */
+    if (shorter == ST_NOMEM || (shorter != ST_OK && graph_model_is_first(t->gm)))
+        return err_set(e, shorter, "%s", why.text);
+    enum status longer = trial(t, TRIAL_TOKENS, &more, &why);
+    if (longer == ST_NOMEM)
+        return err_set(e, longer, "%s", why.text);
+    t->bytes_per_token = longer == ST_OK ? (double)more / TRIAL_TOKENS : shorter == ST_OK ? (double)few / TRIAL_FEW : STAGE_BYTES;
+    return ST_OK;
+}
+
 static enum status set_up(struct onnxtext *t, const char *folder, const struct model_opts *o, struct model_config *c, struct err *e)
 {
     enum task task;
-    size_t few, more;
     TRY(choose(t, o->task, &task, e));
-    struct err too_long; /* a model may have fewer positions */
-    TRY(trial(t, TRIAL_FEW, &few, e));
-    enum status longer = trial(t, TRIAL_TOKENS, &more, &too_long);
-    if (longer == ST_NOMEM)
-        return err_set(e, longer, "%s", too_long.text);
-    t->bytes_per_token = longer == ST_OK ? (double)more / TRIAL_TOKENS : (double)few / TRIAL_FEW;
+    TRY(try_out(t, o, e));
+    TRY(know_output(t, e));
     if ((task == TASK_TOKENS || task == TASK_FILL_MASK) && !t->rows_are_tokens)
         return err_set(e, ST_USER, "output '%s' has no rows for tokens, which the task '%s' needs", graph_model_info(t->gm)->out[t->output].name, task_words[task]);
     if (task == TASK_CLASSIFY && t->rows_are_tokens)
@@ -204,7 +237,8 @@ static enum status set_up(struct onnxtext *t, const char *folder, const struct m
     if (t->width > t->given)
         t->width = t->given;
     if (task == TASK_EMBED && t->rows_are_tokens) {
-        TRY(open_head(t, folder, c, e));
+        if (graph_model_is_last(t->gm))
+            TRY(open_head(t, folder, c, e));
         t->width = config_width(c);
     }
     t->c = *c;
@@ -268,6 +302,7 @@ struct onnxtext_lane {
     uint8_t *types;
     char **errors;             /* of each text */
     struct model_result result;
+    struct carry_out carried;  /* of a stage that is not the last */
 };
 
 static int per_token(const struct onnxtext *t)
@@ -336,6 +371,7 @@ void onnxtext_lane_free(struct onnxtext_lane *l)
     for (uint32_t r = 0; l->errors && r < l->max_seqs; r++)
         mem_free(l->errors[r]);
     mem_free(l->errors);
+    buf_release(&l->carried.b);
     mem_free(l);
 }
 
@@ -386,49 +422,56 @@ static enum status fail(struct onnxtext_lane *l, uint32_t r, const char *why)
     return l->errors[r] ? ST_OK : ST_NOMEM;
 }
 
-/* Texts l->order[0..n), which may share a run. Where one does not go through the model, each goes alone, so that only that one fails. */
-static enum status run_group(struct onnxtext_lane *l, const struct model_batch *b, const uint32_t *starts, uint32_t n, int32_t mask_id)
+/* Texts l->order[0..n), which may share a run. Where one does not go through the model, each goes alone, so that only that one fails. `to`: of a stage that is not the
+   last, where what crosses the cut behind it goes. Only ST_NOMEM fails. */
+static enum status run_group(struct onnxtext_lane *l, const struct model_batch *b, uint32_t n, int32_t mask_id, struct carry_out *to, struct err *e)
 {
     const struct onnxtext *t = l->t;
     uint32_t tokens = 0, width, fill = graph_model_fill(t->gm);
-    const float *rows;
-    struct err e;
-    int by_token;
+    const float *rows = NULL;
+    struct err why;
+    int by_token = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t r = l->order[i];
         l->lengths[i] = b->lengths[r];
-        memcpy(l->ids + tokens, b->ids + starts[r], b->lengths[r] * sizeof *l->ids);
+        memcpy(l->ids + tokens, b->ids + l->starts[r], b->lengths[r] * sizeof *l->ids);
         if (b->types)
-            memcpy(l->types + tokens, b->types + starts[r], b->lengths[r]);
+            memcpy(l->types + tokens, b->types + l->starts[r], b->lengths[r]);
         tokens += b->lengths[r];
     }
-    enum status st = graph_lane_texts(l->lane, n, l->lengths, l->ids, b->types ? l->types : NULL, fill, &e);
-    if (st == ST_OK)
-        st = graph_lane_rows(l->lane, t->output, &rows, &width, &by_token, &e);
-    if (st == ST_OK && (width != t->given || by_token != t->rows_are_tokens))
-        st = err_set(&e, ST_USER, "its rows change their width");
+    enum status st = graph_lane_texts(l->lane, n, l->lengths, l->ids, b->types ? l->types : NULL, fill, &why);
+    if (st == ST_OK && !to)
+        st = graph_lane_rows(l->lane, t->output, &rows, &width, &by_token, &why);
+    if (st == ST_OK && !to && (width != t->given || by_token != t->rows_are_tokens))
+        st = err_set(&why, ST_USER, "its rows change their width");
     if (st == ST_NOMEM)
-        return st;
+        return err_set(e, st, "%s", why.text);
     if (st != ST_OK && n == 1)
-        return fail(l, l->order[0], e.text);
-    for (uint32_t i = 0; st != ST_OK && n > 1 && i < n; i++) {
-        uint32_t kept = l->order[0];
+        return to ? carry_error(to, l->order[0], why.text, e) : fail(l, l->order[0], why.text) == ST_OK ? ST_OK : err_nomem(e, "an error");
+    for (uint32_t i = 0, start = 0; st != ST_OK && n > 1 && i < n; i++) {
+        uint32_t kept = l->order[0], length = b->lengths[l->order[i]];
+        if (!graph_model_is_first(t->gm))
+            TRY(graph_lane_take_one(l->lane, i, start, length, e));
+        start += length;
         l->order[0] = l->order[i];
-        enum status one = run_group(l, b, starts, 1, mask_id);
+        enum status one = run_group(l, b, 1, mask_id, to, e);
         l->order[0] = kept;
-        if (one != ST_OK)
-            return one;
+        TRY(one);
+    }
+    if (st == ST_OK && to) {
+        TRY(carry_run(to, n, l->order, e));
+        return graph_lane_carry(l->lane, to, e);
     }
     int packed = graph_model_info(t->gm)->sharing == SHARING_PACKED;
     for (uint32_t i = 0; st == ST_OK && i < n; i++) {
         uint32_t r = l->order[i], length = b->lengths[r];
-        take(l, r, length, b->ids + starts[r], mask_id, rows);
+        take(l, r, length, b->ids + l->starts[r], mask_id, rows);
         rows += (size_t)(!by_token ? 1 : packed || !fill ? length : fill) * width;
     }
     return ST_OK;
 }
 
-static enum status run_all(struct onnxtext_lane *l, const struct model_batch *b, const uint32_t *starts, int32_t mask_id)
+static enum status run_all(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id, struct carry_out *to, struct err *e)
 {
     enum sharing sharing = graph_model_info(l->t->gm)->sharing;
     uint32_t fill = graph_model_fill(l->t->gm);
@@ -448,18 +491,19 @@ static enum status run_all(struct onnxtext_lane *l, const struct model_batch *b,
                 if (b->lengths[r] == b->lengths[first])
                     l->order[n++] = r;
         }
-        TRY(run_group(l, b, starts, n, mask_id));
+        TRY(run_group(l, b, n, mask_id, to, e));
     }
     return ST_OK;
 }
 
-const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id)
+/* Where each text's tokens and rows begin. */
+static void begin(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id)
 {
     const struct onnxtext *t = l->t;
-    uint32_t rows = 0, tokens = 0, *starts = l->starts;
+    uint32_t rows = 0, tokens = 0;
     BUG_IF(b->n > l->max_seqs, "%u texts in a lane of %u", b->n, l->max_seqs);
     for (uint32_t r = 0; r < b->n; r++) {
-        starts[r] = tokens;
+        l->starts[r] = tokens;
         l->at[r] = rows;
         l->rows[r] = t->c.task == TASK_TOKENS ? b->lengths[r] : t->c.task == TASK_FILL_MASK ? 0 : 1;
         for (uint32_t k = 0; t->c.task == TASK_FILL_MASK && k < b->lengths[r]; k++)
@@ -473,8 +517,11 @@ const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct mo
         l->errors[r] = NULL;
     }
     l->result.errors = NULL;
-    if (run_all(l, b, starts, mask_id) != ST_OK)
-        return NULL;
+}
+
+static const struct model_result *result_of(struct onnxtext_lane *l)
+{
+    const struct onnxtext *t = l->t;
     l->result.count = 1;
     l->result.tensor[0] = (struct model_tensor){.name = t->c.task == TASK_EMBED ? "embedding" : "scores", .width = t->width, .f32 = l->out,
                                                 .rows = per_token(t) ? l->rows : NULL};
@@ -483,4 +530,94 @@ const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct mo
         l->result.count = 2;
     }
     return &l->result;
+}
+
+const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id)
+{
+    struct err e;
+    BUG_IF(!graph_model_is_first(l->t->gm) || !graph_model_is_last(l->t->gm), "a part of a model is run as if it were whole");
+    begin(l, b, mask_id);
+    return run_all(l, b, mask_id, NULL, &e) == ST_OK ? result_of(l) : NULL;
+}
+
+/* Stages ------------------------------------------------------------------------------------------------------------------------------------------- */
+
+/* One run of the stage before. */
+static enum status resume(struct onnxtext_lane *l, const struct model_batch *b, struct carry_in *in, const struct carry_run *run, int32_t mask_id, struct carry_out *to,
+                          struct err *e)
+{
+    const struct graph_model_info *i = graph_model_info(l->t->gm);
+    if (run->error) {
+        char text[sizeof e->text];
+        snprintf(text, sizeof text, "%.*s", run->error_len < sizeof text ? (int)run->error_len : (int)sizeof text - 1, run->error);
+        return to ? carry_error(to, run->records[0], text, e) : fail(l, run->records[0], text) == ST_OK ? ST_OK : err_nomem(e, "an error");
+    }
+    for (uint32_t k = 0; k < run->n; k++) {
+        l->order[k] = run->records[k];
+        l->lengths[k] = b->lengths[run->records[k]];
+        if (i->sharing == SHARING_EQUAL && !graph_model_fill(l->t->gm) && l->lengths[k] != l->lengths[0])
+            return err_set(e, ST_CORRUPT, "what came from the stage before is damaged: texts of %u and %u tokens share a run", l->lengths[0], l->lengths[k]);
+    }
+    TRY(graph_lane_take(l->lane, in, run->n, l->lengths, e));
+    return run_group(l, b, run->n, mask_id, to, e);
+}
+
+static enum status resume_all(struct onnxtext_lane *l, const struct model_batch *b, const void *data, size_t len, int32_t mask_id, struct carry_out *to, struct err *e)
+{
+    struct carry_in in = {0};
+    struct carry_run run;
+    int more = 1;
+    enum status st = carry_open(&in, data, len, graph_model_check(l->t->gm, 0), b->n, e);
+    while (st == ST_OK && more) {
+        st = carry_next(&in, &run, &more, e);
+        if (st == ST_OK && more)
+            st = resume(l, b, &in, &run, mask_id, to, e);
+    }
+    carry_close(&in);
+    return st;
+}
+
+/* It came over the wire. */
+static enum status check_batch(const struct onnxtext_lane *l, const struct model_batch *b, struct err *e)
+{
+    uint32_t fill = graph_model_fill(l->t->gm);
+    uint64_t tokens = 0, longest = fill ? fill : l->max_tokens;
+    if (!b->n || b->n > l->max_seqs || !b->ids)
+        return err_set(e, ST_CORRUPT, "a micro-batch of %u texts; 1 to %u were planned", b->n, l->max_seqs);
+    for (uint32_t r = 0; r < b->n; r++) {
+        if (!b->lengths[r] || b->lengths[r] > longest)
+            return err_set(e, ST_CORRUPT, "a micro-batch with a text of %u tokens; the model takes 1 to %llu", b->lengths[r], (unsigned long long)longest);
+        tokens += b->lengths[r];
+    }
+    return tokens <= l->max_tokens ? ST_OK
+                                   : err_set(e, ST_CORRUPT, "a micro-batch of %llu tokens; planned were %u", (unsigned long long)tokens, l->max_tokens);
+}
+
+enum status onnxtext_stage(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id, const void *in, size_t in_len, const void **out, size_t *out_len,
+                           const struct model_result **result, struct err *e)
+{
+    const struct graph_model *gm = l->t->gm;
+    int last = graph_model_is_last(gm);
+    struct carry_out *to = last ? NULL : &l->carried;
+    *out = NULL;
+    *out_len = 0;
+    *result = NULL;
+    TRY(check_batch(l, b, e));
+    begin(l, b, mask_id);
+    if (to)
+        TRY(carry_begin(to, graph_model_check(gm, 1), b->n, e));
+    if (graph_model_is_first(gm) && in_len)
+        return err_set(e, ST_CORRUPT, "the first stage of a model is given %zu bytes as if there were one before it", in_len);
+    if (graph_model_is_first(gm))
+        TRY(run_all(l, b, mask_id, to, e));
+    else
+        TRY(resume_all(l, b, in, in_len, mask_id, to, e));
+    if (last) {
+        *result = result_of(l);
+        return ST_OK;
+    }
+    carry_end(to);
+    *out = to->b.data;
+    *out_len = to->b.len;
+    return ST_OK;
 }

@@ -22,5 +22,8 @@ void onnxtext_lane_free(struct onnxtext_lane *l);
 size_t onnxtext_lane_bytes(const struct onnxtext *t, uint32_t max_tokens, uint32_t max_seqs); /* about what a lane comes to */
 /* A text that does not go through the model gets NaN for its numbers, and why in `errors`. mask_id: as model_set_mask said. NULL: memory is out. */
 const struct model_result *onnxtext_run(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id);
+/* As model_stage. */
+MUST_USE enum status onnxtext_stage(struct onnxtext_lane *l, const struct model_batch *b, int32_t mask_id, const void *in, size_t in_len, const void **out,
+                                    size_t *out_len, const struct model_result **result, struct err *e);
 
 #endif

@@ -353,7 +353,7 @@ static void test_segments(void **state)
     double flops = 0, linear = 0;
     for (uint32_t i = 0; i < 2; i++)
         sizes[i] = dim_symbol(m->graph->syms, dim_named(m->graph->syms, "batch")) == (int)i ? 2 : 10;
-    assert_int_equal(graph_segments(m->graph, sizes, 2, &list, &n, &e), ST_OK);
+    assert_int_equal(graph_segments(m->graph, &(struct cutting){.where = sizes, .sizes = sizes, .symbols = 2}, &list, &n, &e), ST_OK);
     assert_in_range(n, 3, 12);
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal(list[i].first, nodes);

@@ -8,9 +8,9 @@
 
 /* What a value is to a batch; >= 0: each record has its index along that axis. */
 enum {
-    FREE = -1,  /* the same for any batch */
-    SIZES = -2, /* whole numbers, all known as sizes, and the batch's is among them */
-    MIXED = -3,
+    FREE = BATCH_SAME,   /* the same for any batch */
+    SIZES = BATCH_SIZES, /* whole numbers, all known as sizes, and the batch's is among them */
+    MIXED = BATCH_MIXED,
 };
 
 struct proof {
@@ -144,7 +144,7 @@ static int prove(struct proof *p, struct type *types, const struct tensor **cons
     return 1;
 }
 
-int batch_prove(const struct graph *g, char why[BATCH_WHY_MAX])
+static int prove_all(const struct graph *g, int *values, char why[BATCH_WHY_MAX])
 {
     struct proof p = {.g = g, .why = why, .symbol = -1};
     uint32_t most_in = 1, most = 1;
@@ -163,8 +163,21 @@ int batch_prove(const struct graph *g, char why[BATCH_WHY_MAX])
             p.of[v] = FREE;
         r = prove(&p, types, constants);
     }
+    if (values && r == 1)
+        memcpy(values, p.of, g->n_values * sizeof *values);
     mem_free(types);
     mem_free(constants);
     mem_free(p.of);
     return r;
+}
+
+int batch_prove(const struct graph *g, char why[BATCH_WHY_MAX])
+{
+    return prove_all(g, NULL, why);
+}
+
+int batch_values(const struct graph *g, int *of)
+{
+    char why[BATCH_WHY_MAX];
+    return prove_all(g, of, why);
 }

@@ -447,14 +447,14 @@ static enum status find_ends(struct graph *g, struct err *e)
     return ST_OK;
 }
 
-static enum status plan(struct graph *g, struct err *e)
+enum status graph_plan(struct graph *g, struct err *e)
 {
     struct work w;
     for (uint32_t i = 0; i < g->n_nodes; i++)
         for (uint32_t k = 0; k < g->nodes[i]->n_attr; k++) {
             const struct attr *a = &g->nodes[i]->attr[k];
             for (uint32_t b = 0; a->graphs && b < (a->kind == ATTR_GRAPH ? 1 : a->count); b++)
-                TRY(plan(a->graphs[b], e));
+                TRY(graph_plan(a->graphs[b], e));
         }
     TRY(work_init(&w, g, e));
     enum status st = plan_nodes(g, &w, e);
@@ -503,7 +503,7 @@ enum status graph_rework(struct graph *g, struct err *e)
     return infer(g, e);
 }
 
-enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e)
+enum status graph_resolve(struct graph *g, const struct graph_opts *o, struct err *e)
 {
     int changed = 1;
     g->no_fold = o->no_fold;
@@ -523,5 +523,11 @@ enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err
         g->nodes[i]->precision = o->precision;
         g->nodes[i]->pack = o->pack;
     }
-    return plan(g, e);
+    return ST_OK;
+}
+
+enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e)
+{
+    TRY(graph_resolve(g, o, e));
+    return graph_plan(g, e);
 }

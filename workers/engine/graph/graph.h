@@ -23,6 +23,7 @@ struct graph {
     struct graph_value *values;
     struct node **nodes;     /* in an order in which they can run */
     int32_t *in, *out;       /* values */
+    uint32_t n_taken;        /* of the inputs, the last ones: they cross a cut (part.h), and whoever gives them has looked at their sizes */
     int32_t *captures;       /* values of this graph that stand for ... */
     int32_t *captured;       /* ... these values of `outer`; the node that owns the body has them as further inputs behind its own */
 
@@ -83,6 +84,9 @@ struct graph_opts {
     uint64_t run_bytes;      /* most memory of a run: what would take more is refused, ST_USER naming the node; 0: half of the machine's */
 };
 MUST_USE enum status graph_finish(struct graph *g, const struct graph_opts *o, struct err *e);
+/* The same in two steps, between which a graph can be cut (part.h): all but the plans, which pack weights; and these. */
+MUST_USE enum status graph_resolve(struct graph *g, const struct graph_opts *o, struct err *e);
+MUST_USE enum status graph_plan(struct graph *g, struct err *e);
 
 /* A lane's memory for running g: buffers are kept between runs, so that steady work allocates nothing. One thread at a time. */
 MUST_USE enum status run_new(const struct graph *g, struct run **out, struct err *e);

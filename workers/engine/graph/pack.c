@@ -183,8 +183,11 @@ static int prove(const struct graph *g, enum seen *seen, enum seen *in, struct t
     return 1;
 }
 
-int pack_prove(const struct graph *g, enum packed_kind *kinds, char why[PACK_WHY_MAX])
+/* all: of each value, or NULL. */
+static int follow_all(const struct graph *g, enum packed_kind *kinds, enum packed_kind *all, char why[PACK_WHY_MAX])
 {
+    static const enum packed_kind names[] = {[SEEN_FREE] = PACKED_SAME, [SEEN_TOKENS] = PACKED_TOKENS, [SEEN_SEQS] = PACKED_SEQS, [SEEN_SIZES] = PACKED_SIZES,
+                                             [SEEN_PLACES] = PACKED_PLACES, [SEEN_PLACE_SIZES] = PACKED_PLACE_SIZES, [SEEN_OTHER] = PACKED_NO};
     uint32_t most_in = 1, most_out = 1;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         most_in = g->nodes[i]->n_in > most_in ? g->nodes[i]->n_in : most_in;
@@ -199,7 +202,9 @@ int pack_prove(const struct graph *g, enum packed_kind *kinds, char why[PACK_WHY
             seen[i] = SEEN_FREE;
         r = prove(g, seen, in, types, constants, why);
     }
-    for (uint32_t i = 0; i < g->n_out && r == 1; i++) {
+    for (uint32_t v = 0; all && v < g->n_values && r == 1; v++)
+        all[v] = names[seen[v]];
+    for (uint32_t i = 0; i < g->n_out && r == 1 && kinds; i++) {
         enum seen s = seen[g->out[i]];
         kinds[i] = s == SEEN_TOKENS ? PACKED_TOKENS : s == SEEN_SEQS ? PACKED_SEQS : PACKED_NO;
         if (kinds[i] == PACKED_NO) {
@@ -212,4 +217,15 @@ int pack_prove(const struct graph *g, enum packed_kind *kinds, char why[PACK_WHY
     mem_free(types);
     mem_free(constants);
     return r;
+}
+
+int pack_prove(const struct graph *g, enum packed_kind *kinds, char why[PACK_WHY_MAX])
+{
+    return follow_all(g, kinds, NULL, why);
+}
+
+int pack_values(const struct graph *g, enum packed_kind *of)
+{
+    char why[PACK_WHY_MAX];
+    return follow_all(g, NULL, of, why);
 }

@@ -101,7 +101,7 @@ static enum status check_symbols(struct run *r, struct err *e)
     const struct graph *g = r->g;
     for (uint32_t i = 0; i < r->symbols; i++)
         r->symbol_size[i] = -1;
-    for (uint32_t i = 0; i < g->n_in; i++) {
+    for (uint32_t i = 0; i < g->n_in - g->n_taken; i++) {
         const struct graph_value *v = &g->values[g->in[i]];
         const struct tensor *t = &r->values[g->in[i]].tensor;
         for (uint32_t k = 0; r->values[g->in[i]].kind == VALUE_TENSOR && k < t->rank; k++) {

@@ -69,7 +69,7 @@ static enum status number_symbols(struct run *r, struct err *e)
         mem_free(which);
         return err_nomem(e, "a run");
     }
-    for (uint32_t i = 0; i < g->n_in * RANK_MAX; i++) {
+    for (uint32_t i = 0; i < (g->n_in - g->n_taken) * RANK_MAX; i++) {
         const struct type *t = &g->values[g->in[i / RANK_MAX]].type;
         int s = t->kind == VALUE_TENSOR && (int)(i % RANK_MAX) < t->rank ? dim_symbol(g->syms, t->dims[i % RANK_MAX]) : -1;
         uint32_t at = 0;

@@ -1,5 +1,6 @@
 #include "workers/engine/graph/segment.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -66,7 +67,7 @@ double node_flops(const struct graph *g, const struct node *n, const int64_t *va
 }
 
 /* Where each value comes from: what all that it takes costs, and whether it is made of the graph's inputs cheaply. */
-static enum status find_cheap(const struct sizes *s, const double *flops, double total, uint8_t **out, struct err *e)
+static enum status find_cheap(const struct sizes *s, int first_alone, const double *flops, double total, uint8_t **out, struct err *e)
 {
     const struct graph *g = s->g;
     uint8_t *cheap = mem_array(g->n_values + 1, 1);
@@ -78,6 +79,8 @@ static enum status find_cheap(const struct sizes *s, const double *flops, double
     }
     for (uint32_t v = 0; v < g->n_values; v++)
         cheap[v] = g->values[v].producer < 0;
+    for (uint32_t i = 0; i < g->n_in && first_alone; i++)
+        cheap[g->in[i]] = g->values[g->in[i]].constant.buffer != NULL;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct node *n = g->nodes[i];
         double sum = flops[i];
@@ -102,8 +105,14 @@ static enum status find_cheap(const struct sizes *s, const double *flops, double
     return ST_OK;
 }
 
-/* Bytes that cross behind each node. */
-static enum status find_crossing(const struct sizes *s, const uint8_t *cheap, double **out, struct err *e)
+int graph_can_cross(const struct graph *g, const struct cutting *c, int32_t v)
+{
+    const struct type *t = &g->values[v].type;
+    return t->kind == VALUE_TENSOR && !t->optional && dtype_bytes(t->dtype) && !(c->stays && c->stays[v]);
+}
+
+/* Bytes that cross behind each node; infinity where something would that cannot. */
+static enum status find_crossing(const struct sizes *s, const struct cutting *cutting, const uint8_t *cheap, double **out, struct err *e)
 {
     const struct graph *g = s->g;
     double *crossing = mem_array(g->n_nodes + 1, sizeof *crossing);
@@ -119,15 +128,14 @@ static enum status find_crossing(const struct sizes *s, const uint8_t *cheap, do
                 last[g->nodes[i]->in[k]] = i;
     for (uint32_t i = 0; i < g->n_out; i++)
         last[g->out[i]] = g->n_nodes; /* a result travels to the end */
-    for (uint32_t i = 0; i < g->n_nodes; i++)
-        for (uint32_t k = 0; k < g->nodes[i]->n_out; k++) {
-            int32_t v = g->nodes[i]->out[k];
-            if (v < 0 || cheap[v])
-                continue;
-            double bytes = bytes_of(s, v);
-            for (uint32_t c = i; c < last[v] && c < g->n_nodes; c++)
-                crossing[c] += bytes;
-        }
+    for (uint32_t v = 0; v < g->n_values; v++) {
+        int32_t made = g->values[v].producer;
+        if (cheap[v] || (made < 0 && !last[v]))
+            continue;
+        double bytes = graph_can_cross(g, cutting, (int32_t)v) ? bytes_of(s, (int32_t)v) : INFINITY;
+        for (uint32_t c = made < 0 ? 0 : (uint32_t)made; c < last[v] && c < g->n_nodes; c++)
+            crossing[c] += bytes;
+    }
     mem_free(last);
     *out = crossing;
     return ST_OK;
@@ -147,48 +155,95 @@ static uint64_t new_weights(const struct graph *g, uint32_t first, uint32_t coun
     return bytes;
 }
 
-enum status graph_segments(const struct graph *g, const int64_t *value, uint32_t values, struct segment **out, uint32_t *count, struct err *e)
+/* Of all nodes, one after the other. */
+static double find_flops(const struct graph *g, const int64_t *sizes, uint32_t symbols, double *flops)
 {
-    struct sizes s = {g, value, values};
-    uint8_t *cheap = NULL, *seen = mem_array(g->n_values + 1, 1);
-    double *flops = mem_array(g->n_nodes + 1, sizeof *flops), *crossing = NULL, total = 0, done = 0, least = 0;
+    double total = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        total += flops[i] = node_flops(g, g->nodes[i], sizes, symbols);
+    return total;
+}
+
+enum status graph_cheap(const struct graph *g, const struct cutting *c, uint8_t **out, struct err *e)
+{
+    struct sizes s = {g, c->where, c->symbols};
+    double *flops = mem_array(g->n_nodes + 1, sizeof *flops);
+    if (!flops)
+        return err_nomem(e, "segments");
+    double total = find_flops(g, c->where, c->symbols, flops);
+    enum status st = find_cheap(&s, c->first_alone, flops, total, out, e);
+    mem_free(flops);
+    return st;
+}
+
+/* Marks the nodes behind which there is a cut. */
+static void choose(const struct graph *g, const double *flops, double total, const double *crossing, uint8_t *cut)
+{
+    double done = 0, least = 0, work = 0;
+    /* the fewest bytes, wherever a cut leaves work on both sides */
+    for (uint32_t i = 0; i + 1 < g->n_nodes; i++) {
+        done += flops[i];
+        if (done > total * 0.01 && done < total * 0.99 && crossing[i] > 0 && isfinite(crossing[i]) && (least == 0 || crossing[i] < least))
+            least = crossing[i];
+    }
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        work += flops[i];
+        /* a segment has some work: cuts right behind each other serve nobody */
+        if (i + 1 < g->n_nodes && (crossing[i] == 0 || crossing[i] > least * 1.01 || work < total * 1e-3))
+            continue;
+        cut[i] = 1;
+        work = 0;
+    }
+}
+
+static void measure(const struct sizes *s, const double *flops, const double *crossing, const uint8_t *cut, uint8_t *seen, struct segment *list, uint32_t *count)
+{
+    const struct graph *g = s->g;
+    uint32_t first = 0;
+    double work = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        int end = i + 1 == g->n_nodes;
+        work += flops[i];
+        if (!cut[i])
+            continue;
+        double bytes = end ? 0 : crossing[i]; /* results cross to the end: not twice */
+        for (uint32_t k = 0; end && k < g->n_out; k++)
+            bytes += bytes_of(s, g->out[k]);
+        list[(*count)++] = (struct segment){first, i + 1 - first, work, new_weights(g, first, i + 1 - first, seen), (uint64_t)bytes};
+        first = i + 1;
+        work = 0;
+    }
+}
+
+enum status graph_segments(const struct graph *g, const struct cutting *c, struct segment **out, uint32_t *count, struct err *e)
+{
+    struct sizes where = {g, c->where, c->symbols}, s = {g, c->sizes, c->symbols};
+    uint8_t *cheap = NULL, *seen = mem_array(g->n_values + 1, 1), *cut = mem_array(g->n_nodes + 1, 1);
+    double *flops = mem_array(g->n_nodes + 1, sizeof *flops), *crossing = NULL, total = 0;
     struct segment *list = mem_array(g->n_nodes + 1, sizeof *list);
-    enum status st = seen && flops && list ? ST_OK : err_nomem(e, "segments");
+    enum status st = seen && cut && flops && list ? ST_OK : err_nomem(e, "segments");
     if (st == ST_OK) {
-        for (uint32_t i = 0; i < g->n_nodes; i++)
-            total += flops[i] = node_flops(g, g->nodes[i], value, values);
-        st = find_cheap(&s, flops, total, &cheap, e);
+        total = find_flops(g, c->where, c->symbols, flops);
+        st = find_cheap(&where, c->first_alone, flops, total, &cheap, e);
     }
     if (st == ST_OK)
-        st = find_crossing(&s, cheap, &crossing, e);
+        st = find_crossing(&where, c, cheap, &crossing, e);
     if (st == ST_OK) {
-        /* the fewest bytes, wherever a cut leaves work on both sides */
-        for (uint32_t i = 0; i + 1 < g->n_nodes; i++) {
-            done += flops[i];
-            if (done > total * 0.01 && done < total * 0.99 && crossing[i] > 0 && (least == 0 || crossing[i] < least))
-                least = crossing[i];
-        }
-        uint32_t n = 0, first = 0;
-        double work = 0;
-        for (uint32_t i = 0; i < g->n_nodes; i++) {
-            int end = i + 1 == g->n_nodes;
-            work += flops[i];
-            /* a segment has some work: cuts right behind each other serve nobody */
-            if (!end && (crossing[i] == 0 || crossing[i] > least * 1.01 || work < total * 1e-3))
-                continue;
-            double bytes = end ? 0 : crossing[i]; /* results cross to the end: not twice */
-            for (uint32_t k = 0; end && k < g->n_out; k++)
-                bytes += bytes_of(&s, g->out[k]);
-            list[n++] = (struct segment){first, i + 1 - first, work, new_weights(g, first, i + 1 - first, seen), (uint64_t)bytes};
-            first = i + 1;
-            work = 0;
-        }
+        choose(g, flops, total, crossing, cut);
+        find_flops(g, c->sizes, c->symbols, flops);
+        mem_free(crossing);
+        crossing = NULL;
+        st = find_crossing(&s, c, cheap, &crossing, e);
+    }
+    if (st == ST_OK) {
+        *count = 0;
+        measure(&s, flops, crossing, cut, seen, list, count);
         *out = list;
-        *count = n;
         list = NULL;
     }
     mem_free(cheap);
     mem_free(seen);
+    mem_free(cut);
     mem_free(flops);
     mem_free(crossing);
     mem_free(list);

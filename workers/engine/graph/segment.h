@@ -15,9 +15,20 @@ struct segment {
     uint64_t out_bytes;      /* what crosses the cut behind it, or its results, for the sizes given */
 };
 
-/* Of a finished graph, for symbols of those sizes (value[i] for symbol i, in the order of syms; sizes that depend on others count as 1). *out has *count
-   segments in the order of the nodes, at least one where there is a node; mem_free it. */
-MUST_USE enum status graph_segments(const struct graph *g, const int64_t *value, uint32_t values, struct segment **out, uint32_t *count, struct err *e);
+struct cutting {
+    const int64_t *where; /* sizes of the symbols for which cuts are chosen: where a graph is cut must not depend on the sizes that somebody asks about */
+    const int64_t *sizes; /* and for which costs are told: of symbol i, in the order of syms; sizes that depend on others count as 1 */
+    uint32_t symbols;     /* of both */
+    int first_alone;      /* inputs of the graph are there for the first part alone: they cross as all else does */
+    const uint8_t *stays; /* of each value: 1: it cannot cross a cut; NULL: all can. What is no plain tensor never does */
+};
+
+/* Of a finished graph. *out has *count segments in the order of the nodes, at least one where there is a node; mem_free it. */
+MUST_USE enum status graph_segments(const struct graph *g, const struct cutting *c, struct segment **out, uint32_t *count, struct err *e);
+/* For each value: is it made anew wherever it is needed? Inputs and constants are. mem_free(*out). */
+MUST_USE enum status graph_cheap(const struct graph *g, const struct cutting *c, uint8_t **out, struct err *e);
+/* May v ever cross? */
+int graph_can_cross(const struct graph *g, const struct cutting *c, int32_t v);
 
 /* The work of one node, bodies not included. */
 double node_flops(const struct graph *g, const struct node *n, const int64_t *value, uint32_t values);
