@@ -408,7 +408,7 @@ static void job_rows_of_earlier_versions_are_read(void **state)
     assert_int_equal(value.data[0], 3);
     for (uint8_t version = 1; version <= 2; version++) {
         size_t more = version == 1 ? 3 : 1;
-        value.data[0] = version;
+        value.data[0] = (char)version;
         put_raw(STORE_JOBS, k, value.data, value.len - more + 1); /* a byte too many for that version */
         assert_int_equal(rows_each_job(s, see_job, &seen, &err), ST_CORRUPT);
         put_raw(STORE_JOBS, k, value.data, value.len - more - 1); /* and one too few */
