@@ -222,6 +222,45 @@ enum status sock_dealer(void *context, const char *endpoint, const struct keys *
     return ST_OK;
 }
 
+enum status sock_dealer_apart(void *context, const char *endpoint, const struct keys *keys, struct sock **out, struct err *e)
+{
+    return dealer_new(context, endpoint, keys, NULL, 0, out, e);
+}
+
+enum status sock_own_address(const char *endpoint, char *out, size_t size, struct err *e)
+{
+    if (strncmp(endpoint, "tcp://", 6) != 0) {
+        snprintf(out, size, "127.0.0.1");
+        return ST_OK;
+    }
+    char host[256];
+    const char *colon = strrchr(endpoint, ':'), *from = endpoint + 6;
+    if (colon < from)
+        return err_set(e, ST_ENV, "'%s' names no port", endpoint);
+    size_t n = (size_t)(colon - from);
+    if (n >= 2 && *from == '[')
+        from++, n -= 2;
+    snprintf(host, sizeof host, "%.*s", (int)n, from);
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+    int failed = getaddrinfo(host, colon + 1, &hints, &found);
+    if (failed)
+        return err_set(e, ST_ENV, "cannot find '%s': %s", host, gai_strerror(failed));
+    enum status st = err_set(e, ST_ENV, "cannot tell which address faces '%s'", host);
+    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_storage own;
+    socklen_t len = sizeof own;
+    char text[200];
+    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&own, &len) == 0 &&
+        getnameinfo((struct sockaddr *)&own, len, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0) {
+        snprintf(out, size, own.ss_family == AF_INET6 ? "[%s]" : "%s", text);
+        st = ST_OK;
+    }
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(found);
+    return st;
+}
+
 /* Why does a connection not come about? ZeroMQ tries for ever, and does not say. */
 static enum status probe(const char *endpoint, int timeout_ms, struct err *e)
 {

@@ -7,6 +7,7 @@
 #ifndef EBB_WIRE_SOCK_H
 #define EBB_WIRE_SOCK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "wire/keys.h"
@@ -47,9 +48,14 @@ MUST_USE enum status sock_bind(struct sock *s, const char *endpoint, const struc
    after its key was refused: then never again. */
 MUST_USE enum status sock_dealer(void *context, const char *endpoint, const struct keys *keys, const void *identity, size_t identity_len,
                                  struct sock **out, struct err *e);
+/* One that is not connected yet, without an identity: whoever has its monitor ready calls zmq_connect. */
+MUST_USE enum status sock_dealer_apart(void *context, const char *endpoint, const struct keys *keys, struct sock **out, struct err *e);
 /* A DEALER over tcp whose handshake is done; it waits for that up to timeout_ms. ST_USER: this key is not let in. ST_ENV: nobody listens there, it is not
    the daemon whose key is pinned, it does not answer: says which. */
 MUST_USE enum status sock_meet(void *context, const char *endpoint, const struct keys *keys, uint64_t timeout_ms, struct sock **out, struct err *e);
+/* The address of ours that faces whoever listens at `endpoint`, as it stands in endpoints: others of the pool reach us there. Over ipc everybody is on this machine:
+   127.0.0.1. */
+MUST_USE enum status sock_own_address(const char *endpoint, char *out, size_t size, struct err *e);
 void sock_close(struct sock *s); /* waits at most a second for what was sent */
 void *sock_zmq(struct sock *s);  /* for zmq_poll */
 int sock_fd(struct sock *s);     /* ZMQ_FD: edge-triggered, wakes only; then ask sock_readable */

@@ -25,6 +25,8 @@
 #include "base/mem.h"
 #include "wire/sock.h"
 #include "wire/wire.h"
+#include "workers/engine/profile.h"
+#include "workers/group/group.h"
 #include "workers/outbox.h"
 #include "workers/remote/remote.h"
 #include "workers/service.h"
@@ -44,7 +46,7 @@
 struct link {
     const struct link_opts *o;
     struct pipeline *p;
-    void *context, *monitor;
+    void *monitor;
     struct sock *sock;
     char host[256];
     pid_t parent;
@@ -105,6 +107,8 @@ static void say_hello(struct link *l, uint64_t now_ms)
     m.held = held_at;
     m.generation = l->generation;
     m.name = (char *)(uintptr_t)l->o->name;
+    m.stage_endpoint = (char *)(uintptr_t)group_endpoint(pipeline_group(l->p));
+    m.stage_key = (char *)(uintptr_t)group_key(pipeline_group(l->p));
     send(l, EBB__ENVELOPE__BODY_HELLO, &m);
     l->asked = 1;
     l->hello_ms = now_ms;
@@ -155,6 +159,36 @@ static void say_job_fault(struct link *l, uint64_t job, const char *text)
     send(l, EBB__ENVELOPE__BODY_JOB_FAULT, &m);
 }
 
+static void say_profiled(struct link *l, struct report *r)
+{
+    struct profile *p = r->profile;
+    Ebb__Segment *segments = mem_array(p->count, sizeof *segments), **at = mem_array(p->count, sizeof(void *));
+    if (!segments || !at)
+        outbox_no_memory();
+    for (uint32_t i = 0; i < p->count; i++) {
+        segments[i] = (Ebb__Segment)EBB__SEGMENT__INIT;
+        segments[i].time_ms = p->list[i].time_ms;
+        segments[i].weight_bytes = p->list[i].weight_bytes;
+        segments[i].out_bytes = p->list[i].out_bytes;
+        at[i] = &segments[i];
+    }
+    Ebb__Profiled m = EBB__PROFILED__INIT;
+    m.job = r->job;
+    m.model_key = r->model_key;
+    m.numerics = r->numerics;
+    m.digest.data = r->digest;
+    m.digest.len = sizeof r->digest;
+    m.n_segments = p->count;
+    m.segments = at;
+    m.fixed_bytes = p->fixed_bytes;
+    m.dims = r->dims;
+    send(l, EBB__ENVELOPE__BODY_PROFILED, &m);
+    mem_free(segments);
+    mem_free(at);
+    profile_release(p);
+    mem_free(p);
+}
+
 static void take_reports(struct link *l, uint64_t now_ms)
 {
     eventfd_t ignored;
@@ -195,6 +229,26 @@ static void take_reports(struct link *l, uint64_t now_ms)
         case REPORT_JOB_FAULT:
             say_job_fault(l, r->job, r->text);
             break;
+        case REPORT_PROFILED:
+            say_profiled(l, r);
+            break;
+        case REPORT_STAGE_READY: {
+            Ebb__StageReady m = EBB__STAGE_READY__INIT;
+            m.gang = r->gang;
+            m.cut = r->cut;
+            m.load_ms = r->load_ms;
+            send(l, EBB__ENVELOPE__BODY_STAGE_READY, &m);
+            break;
+        }
+        case REPORT_STAGE_FAULT: {
+            Ebb__StageFault m = EBB__STAGE_FAULT__INIT;
+            m.gang = r->gang;
+            m.cut = r->cut;
+            m.peer = r->peer;
+            m.text = r->text;
+            send(l, EBB__ENVELOPE__BODY_STAGE_FAULT, &m);
+            break;
+        }
         }
         mem_free(r);
     }
@@ -340,6 +394,15 @@ static void on_message(struct link *l, const Ebb__Envelope *m, uint64_t now_ms)
         break;
     case EBB__ENVELOPE__BODY_DRAIN:
         drain(l, m->drain->grace_ms, "the daemon says so", now_ms);
+        break;
+    case EBB__ENVELOPE__BODY_PROFILE:
+        group_profile(pipeline_group(l->p), m->profile->job);
+        break;
+    case EBB__ENVELOPE__BODY_STAGE:
+        group_stage(pipeline_group(l->p), m->stage);
+        break;
+    case EBB__ENVELOPE__BODY_STAGE_GO:
+        group_go(pipeline_group(l->p), m->stage_go->gang, m->stage_go->cut);
         break;
     case EBB__ENVELOPE__BODY_FORGET_JOB:
         pipeline_forget_job(l->p, m->forget_job->job);
@@ -488,14 +551,11 @@ static enum status connect_link(struct link *l, struct err *e)
     uint8_t identity[8];
     for (int i = 0; i < 8; i++)
         identity[i] = (uint8_t)(l->o->number >> (56 - 8 * i));
-    l->context = zmq_ctx_new();
-    if (!l->context)
-        return err_set(e, ST_ENV, "cannot start ZeroMQ: %s", zmq_strerror(errno));
-    TRY(sock_dealer(l->context, l->o->endpoint, l->o->keys, identity, sizeof identity, &l->sock, e));
+    TRY(sock_dealer(l->o->context, l->o->endpoint, l->o->keys, identity, sizeof identity, &l->sock, e));
     if (zmq_socket_monitor(sock_zmq(l->sock), "inproc://monitor",
                            ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                                ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) ||
-        !(l->monitor = zmq_socket(l->context, ZMQ_PAIR)) || zmq_connect(l->monitor, "inproc://monitor"))
+        !(l->monitor = zmq_socket(l->o->context, ZMQ_PAIR)) || zmq_connect(l->monitor, "inproc://monitor"))
         return err_set(e, ST_ENV, "cannot watch the connection: %s", zmq_strerror(errno));
     return ST_OK;
 }
@@ -524,7 +584,5 @@ int link_run(const struct link_opts *o, struct pipeline *p)
         zmq_close(l.monitor);
     }
     sock_close(l.sock);
-    if (l.context)
-        zmq_ctx_term(l.context);
     return l.exit_code;
 }

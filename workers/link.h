@@ -13,6 +13,7 @@
 struct remote;
 
 struct link_opts {
+    void *context;            /* ZeroMQ's */
     const char *endpoint, *name, *program;
     const char *host;         /* what its machine is called; NULL: by its host name */
     const struct keys *keys;  /* for tcp; NULL: ipc */

@@ -11,6 +11,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include "base/clock.h"
 #include "base/host.h"
@@ -226,9 +227,13 @@ int main(int argc, char **argv)
                                        .host = host ? host : host_name, .model_dir = model_dir, .model_bytes = model_bytes};
         st = remote_new(&ro, &remote, &e);
     }
+    void *context = st == ST_OK ? zmq_ctx_new() : NULL;
+    if (st == ST_OK && !context)
+        st = err_errno(&e, ST_ENV, errno, "cannot start ZeroMQ");
     if (st == ST_OK) {
         note_crashes();
-        struct pipeline_opts o = {.remote = remote, .lanes = (uint32_t)lanes, .isa = isa, .pack_dir = pack_dir, .pack_bytes = pack_bytes, .budget_bytes = queue, .box = box, .wake_fd = wake_fd};
+        struct pipeline_opts o = {.remote = remote, .lanes = (uint32_t)lanes, .isa = isa, .pack_dir = pack_dir, .pack_bytes = pack_bytes, .budget_bytes = queue, .box = box, .wake_fd = wake_fd,
+                                  .context = context, .endpoint = endpoint, .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL, .number = number, .memory_bytes = memory};
         st = pipeline_new(&o, &p, &e);
     }
     if (st != ST_OK) {
@@ -236,6 +241,7 @@ int main(int argc, char **argv)
         return status_exit_code(st);
     }
     struct link_opts o = {
+        .context = context,
         .endpoint = endpoint,
         .keys = strncmp(endpoint, "tcp://", 6) == 0 ? &keys : NULL,
         .name = name ? name : own_name,
@@ -257,6 +263,7 @@ int main(int argc, char **argv)
             _exit(exit_code); /* a lane is busy for long with what nobody wants any more */
         }
     pipeline_free(p);
+    zmq_ctx_term(context);
     remote_free(remote);
     blackbox_close(box, exit_code == 0 ? box_path : NULL);
     close(wake_fd);

@@ -9,6 +9,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "workers/engine/cpuinfo.h"
+#include "workers/engine/slow.h"
+#include "workers/group/group.h"
 #include "workers/pipeline/encode.h"
 #include "workers/pipeline/stages.h"
 #include "workers/pipeline/testhook.h"
@@ -101,7 +103,7 @@ static void make_ready(struct lane *l, const struct held *h)
     l->arrays = mem_array(n, sizeof *l->arrays);
     l->good = mem_array(n, sizeof *l->good);
     if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->types || !l->arrays || !l->good ||
-        model_ctx_new(l->loaded->model, tokens, j->micro_batch, &l->ctx, &e) != ST_OK)
+        (!l->loaded->shell && model_ctx_new(l->loaded->model, tokens, j->micro_batch, &l->ctx, &e) != ST_OK))
         pipeline_out_of_memory(l->p, "a lane");
 }
 
@@ -142,27 +144,27 @@ static uint32_t lay_out(struct lane *l, struct node *chain)
     return n;
 }
 
-static void finish(struct lane *l, uint32_t n, const struct model_result *r)
+void pipeline_finish(struct pipeline *p, const struct loaded *l, struct item *const *items, uint32_t n, const struct model_result *r, struct buf *scratch)
 {
     struct item *rows = NULL;
     struct node **tail = NULL;
     const struct model_tensor *first = &r->tensor[0], *second = r->count > 1 ? &r->tensor[1] : NULL;
     size_t at = 0; /* row of the outputs */
     for (uint32_t k = 0; k < n; k++) {
-        struct item *i = l->items[k];
+        struct item *i = items[k];
         i->node.next = NULL;
         mem_free(i->ids);
         mem_free(i->types);
         i->ids = NULL;
         i->types = NULL;
-        struct outcome o = {.task = l->loaded->info->kind, .loaded = l->loaded, .rows = first->rows ? first->rows[k] : 1, .width = first->width,
+        struct outcome o = {.task = l->info->kind, .loaded = l, .rows = first->rows ? first->rows[k] : 1, .width = first->width,
                             .f32 = first->f32 + at * first->width, .i32 = second ? second->i32 + at * second->width : NULL};
         at += o.rows;
         if (r->errors && r->errors[k]) {
-            pipeline_failed(l->p, i, RECORD_FAILED, r->errors[k]);
+            pipeline_failed(p, i, RECORD_FAILED, r->errors[k]);
             continue;
         }
-        switch (encode_item(i->held->job, i, &o, &l->scratch)) {
+        switch (encode_item(i->held->job, i, &o, scratch)) {
         case 1:
             if (tail)
                 *tail = &i->node;
@@ -171,14 +173,14 @@ static void finish(struct lane *l, uint32_t n, const struct model_result *r)
             tail = &i->node.next;
             break;
         case 0:
-            pipeline_failed(l->p, i, RECORD_FAILED, "the model's result holds a number that is not finite");
+            pipeline_failed(p, i, RECORD_FAILED, "the model's result holds a number that is not finite");
             break;
         default:
-            pipeline_out_of_memory(l->p, "a row");
+            pipeline_out_of_memory(p, "a row");
         }
     }
     if (rows)
-        pipeline_rows(l->p, rows);
+        pipeline_rows(p, rows);
 }
 
 /* What a model of arrays gives for one record: encoded at once, as the arrays do not stay. */
@@ -257,12 +259,19 @@ void *infer_run(void *arg)
             run_arrays(&l, n);
             continue;
         }
-        const struct model_result *r =
-            model_infer(l.loaded->model, l.ctx, &(struct model_batch){.n = n, .lengths = l.lengths, .ids = l.ids, .types = l.types});
+        const struct model_batch b = {.n = n, .lengths = l.lengths, .ids = l.ids, .types = l.types};
+        if (l.loaded->shell) { /* its gang runs it */
+            blackbox_leave(p->o.box, l.slot);
+            group_send(p->group, l.loaded, &b, l.items, l.named);
+            continue;
+        }
+        struct slow slow = slow_begin();
+        const struct model_result *r = model_infer(l.loaded->model, l.ctx, &b);
+        slow_end(&slow);
         if (!r)
             pipeline_out_of_memory(p, "a micro-batch");
         blackbox_leave(p->o.box, l.slot);
-        finish(&l, n, r);
+        pipeline_finish(p, l.loaded, l.items, n, r, &l.scratch);
     }
     fp_leave(fp);
     empty(&l);

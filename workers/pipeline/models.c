@@ -19,7 +19,7 @@ int loaded_fits(const struct loaded *l, const struct job *j)
     return l->key == j->model_key && same_numerics(l, j);
 }
 
-static enum status check(const struct job *j, const struct loaded *l, struct err *e)
+static enum status check_same(const struct job *j, const struct loaded *l, struct err *e)
 {
     if (!same_numerics(l, j))
         return err_set(e, ST_USER, "this machine computes %s as '%s', and the job began with '%s': its rows would differ in their last bits; only machines like "
@@ -27,6 +27,12 @@ static enum status check(const struct job *j, const struct loaded *l, struct err
     if (memcmp(l->info->digest.bytes, j->model_digest, sizeof j->model_digest) != 0)
         return err_set(e, ST_USER, "the model in '%s' is not the one that the job was submitted with; put that one back, or submit again",
                        j->spec.model);
+    return ST_OK;
+}
+
+static enum status check(const struct job *j, const struct loaded *l, struct err *e)
+{
+    TRY(check_same(j, l, e));
     struct jobspec settled = j->spec; /* a client that did not see the model could not say what it is for */
     settled.task = (char *)l->info->task;
     if (l->info->arrays) {
@@ -156,6 +162,14 @@ static enum status open_model(const struct job *j, const struct model_opts *o, s
     return open_fetched(j, o, remote, out, path, e);
 }
 
+/* A stage takes tokens: it needs no tokenizer, but to know which of them is the mask. */
+static enum status check_part(const struct job *j, const struct loaded *l, struct err *e)
+{
+    if (l->info->arrays)
+        return err_set(e, ST_USER, "the model in '%s' takes arrays: it runs on one worker, whole", j->spec.model);
+    return check_same(j, l, e);
+}
+
 enum status loaded_open(const struct job *j, const struct model_opts *machine, struct remote *remote, struct loaded **out, struct err *e)
 {
     struct loaded *l = mem_zalloc(sizeof *l);
@@ -170,15 +184,22 @@ enum status loaded_open(const struct job *j, const struct model_opts *machine, s
     o.task = j->spec.task;
     o.top_k = (uint32_t)j->spec.top_k;
     enum status st = open_model(j, &o, remote, &l->model, &path, e);
-    if (st == ST_OK)
+    l->path = path;
+    l->mask_id = -1;
+    l->info = st == ST_OK ? model_info(l->model) : NULL;
+    int stage = o.part && o.first < o.end;
+    l->shell = o.part && !stage;
+    if (st == ST_OK && (!stage || l->info->kind == TASK_FILL_MASK))
         st = open_beside(l, path, e);
-    mem_free(path);
     if (st == ST_OK) {
-        l->info = model_info(l->model);
         l->record_bytes = l->info->arrays ? record_bytes(l->model) : 0;
-        st = check(j, l, e);
-        if (st == ST_OK)
+        st = stage ? check_part(j, l, e) : check(j, l, e);
+        if (st == ST_OK && l->tokenizer)
             st = find_mask(j, l, e);
+    }
+    if (st == ST_OK && stage && l->tokenizer) { /* it is only the mask that was asked for */
+        tokenizer_free(l->tokenizer);
+        l->tokenizer = NULL;
     }
     if (st != ST_OK) {
         loaded_unref(l);
@@ -187,6 +208,16 @@ enum status loaded_open(const struct job *j, const struct model_opts *machine, s
     l->load_ms = clock_ms() - begun;
     *out = l;
     return ST_OK;
+}
+
+enum status loaded_open_part(const struct job *j, const struct model_opts *machine, struct remote *remote, uint32_t first, uint32_t end, struct loaded **out,
+                             struct err *e)
+{
+    struct model_opts o = *machine;
+    o.part = 1;
+    o.first = first;
+    o.end = end;
+    return loaded_open(j, &o, remote, out, e);
 }
 
 struct loaded *loaded_ref(struct loaded *l)
@@ -204,5 +235,6 @@ void loaded_unref(struct loaded *l)
     if (l->tokenizer)
         tokenizer_free(l->tokenizer);
     mem_free(l->images);
+    mem_free(l->path);
     mem_free(l);
 }

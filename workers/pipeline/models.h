@@ -23,6 +23,8 @@ struct loaded {
     uint64_t record_bytes;   /* of the arrays that a record becomes, where their sizes are known; they may be far more than the record */
     int32_t mask_id;         /* fill-mask; else -1 */
     uint64_t load_ms;
+    int shell;               /* tokenizer and model_info alone: its gang runs the model */
+    char *path;              /* where the model was found */
 };
 
 struct remote;
@@ -30,6 +32,9 @@ struct remote;
 /* Loads the job's model and proves that it is the one the job was submitted with. machine: what does not come from the job (isa, packed weights). remote: where
    to get a model that is not on this machine; may be NULL. ST_USER: it is not the one, or the tokenizer does not go with it. */
 MUST_USE enum status loaded_open(const struct job *j, const struct model_opts *machine, struct remote *remote, struct loaded **out, struct err *e);
+/* The same, for a gang (docs/pipelines.md): the segments [first, end) of it, without a tokenizer unless the task needs one; first == end: a shell. */
+MUST_USE enum status loaded_open_part(const struct job *j, const struct model_opts *machine, struct remote *remote, uint32_t first, uint32_t end,
+                                      struct loaded **out, struct err *e);
 /* How records of a job become what a model of arrays takes; read-only, holds on to both. */
 MUST_USE enum status loaded_feed(const struct loaded *l, const struct job *j, struct feed **out, struct err *e);
 /* It is the job's model, and gives the same bits as where the job began. */

@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "workers/engine/profile.h"
+#include "workers/group/group.h"
 #include "workers/pipeline/stages.h"
 
 #define BUDGET_BYTES (64u << 20)
@@ -33,7 +35,7 @@ static uint32_t preparers_for(uint32_t lanes)
 
 uint32_t pipeline_slots(uint32_t lanes)
 {
-    return lanes + preparers_for(lanes);
+    return lanes + preparers_for(lanes) + group_slots(lanes);
 }
 
 struct start {
@@ -42,7 +44,6 @@ struct start {
     char name[16];
 };
 
-/* Each thread has a stack for its signal handler, so that an overflow of its own is noted too. */
 static void *begin(void *arg)
 {
     struct start s = *(struct start *)arg;
@@ -55,7 +56,7 @@ static void *begin(void *arg)
     return result;
 }
 
-static enum status start(struct pipeline *p, struct stage *stage, void *(*run)(void *), uint32_t slot, const char *name, int number, struct err *e)
+enum status stage_start(struct pipeline *p, struct stage *stage, void *(*run)(void *), uint32_t slot, const char *name, int number, struct err *e)
 {
     struct start *s = mem_zalloc(sizeof *s);
     stage->stack = mem_aligned(SIGNAL_STACK_BYTES);
@@ -113,13 +114,17 @@ enum status pipeline_new(const struct pipeline_opts *o, struct pipeline **out, s
     p->lane = mem_array(o->lanes, sizeof *p->lane);
     enum status st = p->prepare && p->lane ? ST_OK : err_nomem(e, "the pipeline");
     for (uint32_t i = 0; st == ST_OK && i < o->lanes; i++)
-        st = start(p, &p->lane[i], infer_run, i, "lane", (int)i, e);
+        st = stage_start(p, &p->lane[i], infer_run, i, "lane", (int)i, e);
     for (uint32_t i = 0; st == ST_OK && i < p->preparers; i++)
-        st = start(p, &p->prepare[i], prepare_run, o->lanes + i, "prepare", (int)i, e);
+        st = stage_start(p, &p->prepare[i], prepare_run, o->lanes + i, "prepare", (int)i, e);
     if (st == ST_OK)
-        st = start(p, &p->writer, write_run, 0, "write", -1, e);
+        st = stage_start(p, &p->writer, write_run, 0, "write", -1, e);
     if (st == ST_OK)
-        st = start(p, &p->reader, read_run, 0, "read", -1, e);
+        st = stage_start(p, &p->reader, read_run, 0, "read", -1, e);
+    if (st == ST_OK) {
+        const struct group_opts g = {.context = o->context, .endpoint = o->endpoint, .keys = o->keys, .number = o->number, .memory_bytes = o->memory_bytes};
+        st = group_new(p, &g, o->lanes + p->preparers, &p->group, e);
+    }
     if (st != ST_OK)
         pipeline_free(p);
     else
@@ -127,7 +132,7 @@ enum status pipeline_new(const struct pipeline_opts *o, struct pipeline **out, s
     return st;
 }
 
-static void join(struct stage *s)
+void stage_join(struct stage *s)
 {
     if (s->started)
         pthread_join(s->thread, NULL);
@@ -146,14 +151,16 @@ void pipeline_free(struct pipeline *p)
     pthread_cond_broadcast(&p->to_write);
     pthread_mutex_unlock(&p->lock);
     budget_poke(&p->budget);
-    join(&p->reader);
+    group_stop(p->group);
+    stage_join(&p->reader);
     queue_close(&p->to_prepare);
     for (uint32_t i = 0; p->prepare && i < p->preparers; i++)
-        join(&p->prepare[i]);
+        stage_join(&p->prepare[i]);
     queue_close(&p->to_infer);
     for (uint32_t i = 0; p->lane && i < p->o.lanes; i++)
-        join(&p->lane[i]);
-    join(&p->writer);
+        stage_join(&p->lane[i]);
+    group_free(p->group);
+    stage_join(&p->writer);
     pthread_mutex_lock(&p->lock);
     while (p->scans) {
         pthread_mutex_unlock(&p->lock);
@@ -167,6 +174,9 @@ void pipeline_free(struct pipeline *p)
     }
     for (struct report *r; (r = pipeline_report(p));) {
         commit_free(r->commit);
+        if (r->profile)
+            profile_release(r->profile);
+        mem_free(r->profile);
         mem_free(r);
     }
     loaded_unref(p->loaded);
@@ -349,6 +359,7 @@ static void close_held(struct pipeline *p, struct held *h)
     p->done_bytes -= h->done_bytes;
     held_close(h, &dropped);
     pipeline_throw_away(p, dropped);
+    group_closed(p->group);
     budget_poke(&p->budget);
     pthread_cond_broadcast(&p->to_read);
 }
@@ -539,7 +550,7 @@ uint64_t pipeline_bytes(struct pipeline *p)
 void pipeline_loaded(struct pipeline *p, uint64_t *model_key, char *numerics, size_t size)
 {
     pthread_mutex_lock(&p->lock);
-    *model_key = p->loaded ? p->loaded->key : 0;
+    *model_key = p->loaded && !p->loaded->shell ? p->loaded->key : 0;
     snprintf(numerics, size, "%s", p->loaded ? p->loaded->info->numerics : "");
     pthread_mutex_unlock(&p->lock);
 }
@@ -549,5 +560,10 @@ int pipeline_idle(struct pipeline *p)
     pthread_mutex_lock(&p->lock);
     int idle = !p->reading && p->helds == NULL;
     pthread_mutex_unlock(&p->lock);
-    return idle && budget_records(&p->budget) == 0;
+    return idle && budget_records(&p->budget) == 0 && !group_busy(p->group);
+}
+
+struct group *pipeline_group(struct pipeline *p)
+{
+    return p->group;
 }

@@ -14,6 +14,8 @@
 #include "workers/pipeline/held.h"
 #include "workers/pipeline/job.h"
 
+struct group;
+struct keys;
 struct pipeline;
 struct remote;
 
@@ -26,10 +28,15 @@ struct pipeline_opts {
     struct blackbox *box;     /* with pipeline_slots(lanes) slots; kept by the caller */
     int wake_fd;
     struct remote *remote;    /* for what is not seen here; NULL: everything is. Kept by the caller */
+    void *context;            /* ZeroMQ's, and what follows: for gangs (workers/group). NULL: it is in none */
+    const char *endpoint;
+    const struct keys *keys;
+    uint64_t number, memory_bytes;
 };
 
 uint32_t pipeline_slots(uint32_t lanes);
 MUST_USE enum status pipeline_new(const struct pipeline_opts *o, struct pipeline **out, struct err *e);
+struct group *pipeline_group(struct pipeline *p); /* NULL: it can be in no gang */
 void pipeline_free(struct pipeline *p); /* ends and joins the threads; only when nothing is in the lanes */
 int pipeline_idle(struct pipeline *p);  /* nothing is in the lanes, the reader reads nothing */
 
@@ -70,7 +77,17 @@ struct commit {
 };
 void commit_free(struct commit *c);
 
-enum report_kind { REPORT_COMMIT, REPORT_CUT, REPORT_MODEL_READY, REPORT_MODEL_FAILED, REPORT_JOB_FAULT };
+enum report_kind {
+    REPORT_COMMIT,
+    REPORT_CUT,
+    REPORT_MODEL_READY,
+    REPORT_MODEL_FAILED,
+    REPORT_JOB_FAULT,
+    REPORT_PROFILED,
+    REPORT_STAGE_READY,
+    REPORT_STAGE_FAULT,
+};
+struct profile;
 
 struct report {
     struct report *next;
@@ -78,11 +95,14 @@ struct report {
     uint64_t job, epoch, model_key;
     struct commit *commit;    /* COMMIT: the caller's from now on */
     uint64_t at;              /* CUT */
+    struct profile *profile;  /* PROFILED: the caller's from now on, profile_release and mem_free; with what MODEL_READY has */
+    uint64_t gang, peer;      /* STAGE_...; peer: FAULT, 0: its own */
+    uint32_t cut;
     uint8_t digest[16];       /* MODEL_READY */
     char numerics[64];
-    uint64_t load_ms;
+    uint64_t load_ms;         /* STAGE_READY too */
     uint32_t dims;
-    char text[1024];          /* MODEL_FAILED, JOB_FAULT */
+    char text[1024];          /* MODEL_FAILED, JOB_FAULT, STAGE_FAULT */
 };
 /* In the order in which they were made; NULL: none. The caller frees with mem_free. */
 struct report *pipeline_report(struct pipeline *p);

@@ -15,6 +15,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "workers/group/group.h"
 #include "workers/pipeline/stages.h"
 #include "workers/remote/remote.h"
 
@@ -446,7 +447,8 @@ static int load(struct pipeline *p, struct held *h)
 {
     pthread_mutex_lock(&p->lock);
     struct loaded *old = NULL;
-    if (p->loaded && loaded_fits(p->loaded, h->job)) {
+    int shell = group_heads(p->group, h->job->id);
+    if (p->loaded && loaded_fits(p->loaded, h->job) && p->loaded->shell == shell) {
         h->loaded = loaded_ref(p->loaded);
     } else {
         old = p->loaded;
@@ -459,7 +461,7 @@ static int load(struct pipeline *p, struct held *h)
     struct err e;
     struct loaded *l;
     struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes, .lanes = p->o.lanes};
-    enum status st = loaded_open(h->job, &machine, p->o.remote, &l, &e);
+    enum status st = shell ? loaded_open_part(h->job, &machine, p->o.remote, 0, 0, &l, &e) : loaded_open(h->job, &machine, p->o.remote, &l, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "the model");
     struct report report = {.kind = REPORT_MODEL_READY, .job = h->job->id, .model_key = h->job->model_key};

@@ -30,6 +30,7 @@ struct pipeline {
 
     struct budget budget;
     struct queue to_prepare, to_infer;
+    struct group *group;     /* NULL: it can be in no gang */
 
     pthread_mutex_t lock;
     pthread_cond_t to_read;  /* a lease came, a probe's record is through, all is to end */
@@ -45,6 +46,13 @@ struct pipeline {
     uint32_t part_failures;  /* in a row */
     uint32_t scans;          /* threads that look for a cut */
 };
+
+/* A thread with a stack for its signal handler, so that an overflow of its own is noted too. number -1: the name has none. */
+MUST_USE enum status stage_start(struct pipeline *p, struct stage *stage, void *(*run)(void *), uint32_t slot, const char *name, int number, struct err *e);
+void stage_join(struct stage *s); /* when it ends; one that was never started too */
+/* A micro-batch is through: rows, or errors, of each of the n items. Without the lock; takes over the items. */
+struct model_result;
+void pipeline_finish(struct pipeline *p, const struct loaded *l, struct item *const *items, uint32_t n, const struct model_result *r, struct buf *scratch);
 
 void *read_run(void *stage);
 void *prepare_run(void *stage);

@@ -65,6 +65,12 @@ static void gate(const char *word)
     mem_free(path);
 }
 
+static void eat(void)
+{
+    for (int k = 0; k < MOST_CHUNKS && mem_alloc(16u << 20); k++) /* untouched: the limit counts what is asked for */
+        ;
+}
+
 static int one(char *const *texts, size_t n, size_t i)
 {
     const char *text = texts[i], *at;
@@ -77,13 +83,37 @@ static int one(char *const *texts, size_t n, size_t i)
     while (after(text, PREFIX "HANG"))
         clock_sleep_ms(1000);
     if (after(text, PREFIX "EAT"))
-        for (int k = 0; k < MOST_CHUNKS && mem_alloc(16u << 20); k++) /* untouched: the limit counts what is asked for */
-            ;
+        eat();
     if ((at = after(text, PREFIX "GATE:")))
         gate(at);
     if ((at = after(text, PREFIX "SLOW:")))
         clock_sleep_ms(strtoul(at, NULL, 10));
     return strstr(text, PREFIX "EAT") != NULL;
+}
+
+int testhook_stage(const int32_t *ids, size_t n)
+{
+    const char *what = testhook_on() ? getenv("EBB_TEST_STAGE") : NULL, *id = what ? strchr(what, ':') : NULL;
+    int found = 0;
+    for (size_t i = 0; id && i < n && !found; i++)
+        found = ids[i] == atoi(id + 1);
+    if (!found)
+        return 0;
+    if (strncmp(what, "crash:", 6) == 0)
+        crash();
+    while (strncmp(what, "hang:", 5) == 0)
+        clock_sleep_ms(1000);
+    if (strncmp(what, "gate:", 5) == 0 && strchr(id + 1, ':'))
+        gate(strchr(id + 1, ':') + 1);
+    if (strncmp(what, "eat:", 4) == 0)
+        eat();
+    return strncmp(what, "eat:", 4) == 0;
+}
+
+uint64_t testhook_stage_timeout_ms(void)
+{
+    const char *ms = testhook_on() ? getenv("EBB_TEST_STAGE_TIMEOUT") : NULL;
+    return ms ? strtoul(ms, NULL, 10) : 0;
 }
 
 int testhook_run(char *const *texts, size_t n)

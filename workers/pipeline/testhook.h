@@ -5,14 +5,19 @@
      EBB_TEST_EAT              allocates until memory is out
      EBB_TEST_SLOW:MS          sleeps so long
      EBB_TEST_GATE:PATH        waits until that file is there
-   and EBB_TEST_BROKEN_MODEL=1 in the environment crashes with every micro-batch. */
+   and EBB_TEST_STAGE=crash:ID, hang:ID, eat:ID or gate:ID:PATH does the like when the token ID comes to a stage of a pipeline, where there are no texts any more;
+   EBB_TEST_STAGE_TIMEOUT=MS is how long a head waits for a micro-batch at least; and EBB_TEST_BROKEN_MODEL=1 in the environment crashes with every micro-batch. */
 #ifndef EBB_WORKERS_TESTHOOK_H
 #define EBB_WORKERS_TESTHOOK_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 int testhook_on(void);
 /* texts[i] (terminated; NULL: nothing special) of the n records of a micro-batch. Returns 1 when memory is to be out now. */
 int testhook_run(char *const *texts, size_t n);
+/* Of a micro-batch in a stage, likewise. */
+int testhook_stage(const int32_t *ids, size_t n);
+uint64_t testhook_stage_timeout_ms(void); /* 0: as usual */
 
 #endif

@@ -4,10 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -53,39 +51,6 @@ static void given_free(struct remote *r, struct given *x)
     mem_free(x->fds);
     modeldir_files_release(&x->files);
     mem_free(x);
-}
-
-/* The address of ours that faces the daemon: others of the pool reach us there. Over ipc everybody is on this machine. */
-static enum status own_address(const char *endpoint, char *out, size_t size, struct err *e)
-{
-    if (strncmp(endpoint, "tcp://", 6) != 0) {
-        snprintf(out, size, "127.0.0.1");
-        return ST_OK;
-    }
-    char host[256];
-    const char *colon = strrchr(endpoint, ':'), *from = endpoint + 6;
-    size_t n = (size_t)(colon - from);
-    if (n >= 2 && *from == '[')
-        from++, n -= 2;
-    snprintf(host, sizeof host, "%.*s", (int)n, from);
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    int failed = getaddrinfo(host, colon + 1, &hints, &found);
-    if (failed)
-        return err_set(e, ST_ENV, "cannot find '%s': %s", host, gai_strerror(failed));
-    enum status st = err_set(e, ST_ENV, "cannot tell which address faces '%s'", host);
-    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_storage own;
-    socklen_t len = sizeof own;
-    char text[200];
-    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&own, &len) == 0 &&
-        getnameinfo((struct sockaddr *)&own, len, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0) {
-        snprintf(out, size, own.ss_family == AF_INET6 ? "[%s]" : "%s", text);
-        st = ST_OK;
-    }
-    if (fd >= 0)
-        close(fd);
-    freeaddrinfo(found);
-    return st;
 }
 
 static void answer(struct giver *g, const struct sock_peer *peer, uint64_t id, enum status st, const char *text, uint64_t size, void *data, size_t len)
@@ -215,7 +180,7 @@ static enum status start(struct giver *g, struct err *e)
     char address[220], at[256];
     size_t size = sizeof g->endpoint;
     TRY(keys_generate(&g->keys, e));
-    TRY(own_address(g->r->o.endpoint, address, sizeof address, e));
+    TRY(sock_own_address(g->r->o.endpoint, address, sizeof address, e));
     snprintf(at, sizeof at, "tcp://%s:*", address);
     if (pipe2(g->wake, O_NONBLOCK | O_CLOEXEC))
         return err_errno(e, ST_ENV, errno, "cannot make a pipe");

@@ -1,5 +1,5 @@
-/* A daemon that does as a test says: a ROUTER, one real ebb-worker process, and a note of everything that it commits. Part of worker_test.c
-   only. */
+/* A daemon that does as a test says: a ROUTER, one real ebb-worker process, and a note of everything that it commits. Part of worker_test.c; group_test.c starts
+   workers of its own. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -67,6 +67,8 @@ struct daemon {
     Ebb__Envelope *hello, *beat;
     uint64_t cut_at;
     int cut_answers;
+    int (*other)(struct daemon *d, const Ebb__Envelope *m); /* of another kind, or more to do with it: 1: it is dealt with. NULL: there is none */
+    void *arg;
 };
 
 static char *worker_path(void)
@@ -315,6 +317,10 @@ static int hear(struct daemon *d, int timeout_ms)
     if (sock_wait(d->router, timeout_ms) != 1 || sock_receive(d->router, &d->peer, &m, &e) != ST_OK)
         return 0;
     assert_int_equal(d->peer.len, 8);
+    if (d->other && d->other(d, m)) {
+        wire_free(m);
+        return 1;
+    }
     switch (m->body_case) {
     case EBB__ENVELOPE__BODY_HELLO:
         d->hellos++;
