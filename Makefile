@@ -55,7 +55,7 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
                  scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/gang.c scheduler/gang_form.c scheduler/gang_plan.c scheduler/gang_view.c \
                  scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c \
-                 scheduler/plan_graph.c scheduler/plan_exact.c scheduler/plan_price.c scheduler/plan.c
+                 scheduler/plan_graph.c scheduler/plan_exact.c scheduler/plan_price.c scheduler/plan.c scheduler/slices.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \
               workers/text/pattern.c workers/text/normal.c workers/text/scan.c workers/text/split.c workers/text/trie.c workers/text/vocab.c \
               workers/text/wordpiece.c workers/text/bpe.c workers/text/unigram.c workers/text/added.c workers/text/find.c \
@@ -111,6 +111,7 @@ ISAS_few    := avx512 avx2 generic
 SRC_worker := workers/link.c workers/outbox.c workers/remote/remote.c workers/remote/roots.c workers/remote/stream.c workers/remote/upload.c \
               workers/remote/taker.c workers/remote/model.c workers/remote/giver.c workers/service.c workers/pipeline/read.c workers/pipeline/prepare.c workers/pipeline/infer.c workers/pipeline/testhook.c \
               workers/pipeline/encode.c workers/pipeline/write.c workers/pipeline/queue.c workers/pipeline/held.c workers/pipeline/job.c \
+              workers/pipeline/record_json.c workers/pipeline/steps_model.c workers/pipeline/steps_command.c workers/pipeline/steps_unit.c workers/pipeline/steps.c \
               workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
 # the worker's side of pipelines over several workers
 SRC_worker += workers/group/message.c workers/group/carrier.c workers/group/runner.c workers/group/sends.c workers/group/cost.c workers/group/loader.c workers/group/group.c
@@ -122,7 +123,7 @@ SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/a
               daemon/api.c daemon/reads.c daemon/job.c daemon/job_steps.c daemon/submit.c \
               daemon/publish.c daemon/relay_open.c daemon/relay.c daemon/relay_ask.c daemon/relay_read.c daemon/relay_write.c daemon/relay_model.c daemon/sweep.c daemon/provider.c daemon/local.c daemon/local_ended.c daemon/agents.c daemon/agents_said.c daemon/slurm_words.c daemon/slurm_run.c daemon/slurm_jobs.c daemon/slurm_end.c \
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c
-SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
+SRC_client := client/say.c client/connect.c client/private.c client/spec.c client/local.c client/local_steps.c client/measure.c client/measure_arrays.c client/progress.c client/follow.c \
               client/run.c client/check.c client/submit.c client/jobs.c client/status.c client/why.c client/watch.c client/errors.c \
               client/results.c client/control.c client/workers.c client/keygen.c client/invite.c client/nodes.c client/top_draw.c client/top.c client/model.c client/model_test.c client/plan_file.c client/model_plan.c client/model_plan_dir.c client/doctor.c client/completion.c client/commands.c client/main.c
 
@@ -135,7 +136,7 @@ include mk/package.mk
 $(call OBJ,$(SRC_generic)): private CFLAGS += $(if $(filter -O2,$(OPT)),-O3) -fno-trapping-math
 
 # drives the real program
-$(B)/tests/unit/worker/worker_test: | $(B)/bin/ebb-worker
+$(B)/tests/unit/worker/worker_test $(B)/tests/unit/worker/group_test: | $(B)/bin/ebb-worker
 $(call OBJ,workers/engine/ops/channel_norm.c workers/engine/ops/pooling.c workers/engine/ops/resize.c workers/engine/ops/quantize.c \
   workers/engine/ops/quant.c workers/engine/ops/qmatmul.c workers/engine/ops/qconv.c workers/engine/ops/qlinear.c workers/engine/ops/rnn.c \
   workers/engine/ops/layer_norm.c): private CFLAGS += $(if $(filter -O2,$(OPT)),-O3) -fno-trapping-math
