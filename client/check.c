@@ -60,7 +60,7 @@ static void visit(void *arg, const struct sample_record *r)
     }
     if (c->count == SAMPLE)
         return;
-    if (c->local.model.arrays) { /* counted, not measured */
+    if (c->local.model.arrays || c->spec.steps.count) { /* counted, not measured */
         c->counts[c->count++] = 0;
         c->side_bytes += r->record->id_len + r->record->keep_len;
         return;
@@ -130,6 +130,8 @@ static void print_sample(struct check *c)
     size_t i;
     if (!c->count) {
         print_field("sample", "no good record among the first %s", units_count(n, (double)c->sample.records));
+    } else if (c->spec.steps.count) {
+        print_field("sample", "%s record%s read; what the steps make of them, the first lease shows", units_count(n, (double)c->count), c->count == 1 ? "" : "s");
     } else if (c->local.model.arrays) {
         print_field("sample", "%s record%s read; whether they are what the model wants, the first lease shows", units_count(n, (double)c->count),
                     c->count == 1 ? "" : "s");
@@ -168,6 +170,13 @@ static int print_all(struct check *c)
     enum status st = path_free_bytes(c->local.out.path, &free_bytes, &e);
     if (st != ST_OK)
         return fail(&e);
+    if (common.json && c->spec.steps.count) {
+        json_t *spec = jobspec_to_json(&c->spec), *steps = json_incref(json_object_get(spec, "steps"));
+        json_decref(spec);
+        return print_json(json_pack("{s:o, s:s, s:I, s:I, s:f, s:b, s:{s:I, s:I}, s:O, s:I}", "steps", steps, "format", format_name(c->local.data.format), "sources",
+                                    (json_int_t)c->local.data.count, "bytes", (json_int_t)c->local.bytes, "records_guess", records, "exact", c->sample.whole, "sample", "records",
+                                    (json_int_t)c->sample.records, "bad", (json_int_t)c->bad, "errors", c->errors, "free_bytes", (json_int_t)free_bytes));
+    }
     if (common.json)
         return print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:b, s:{s:I, s:I, s:I, s:I, s:I, s:f}, s:O, s:f, s:f, s:I, s:o, s:f, s:I}", "model",
                                     m->name, "task", m->task, "precision", m->precision, "precision_why", m->precision_why, "numerics", m->numerics, "format", format_name(c->local.data.format), "sources",
@@ -177,7 +186,17 @@ static int print_all(struct check *c)
                                     "max_tokens", (json_int_t)m->max_tokens, "cut_share", c->count ? (double)c->cut / (double)c->count : 0.0, "errors", c->errors,
                                     "records_per_s", c->speed.records_per_s, "tokens_per_s", c->speed.tokens_per_s, "lanes", (json_int_t)c->lanes, "seconds",
                                     seconds < 0 ? json_null() : json_real(seconds), "output_bytes", bytes, "free_bytes", (json_int_t)free_bytes));
-    char gives[128];
+    char gives[128], words[512];
+    for (size_t i = 0; i < c->spec.steps.count; i++) {
+        snprintf(gives, sizeof gives, "step %zu", i + 1);
+        print_field(gives, "%s", local_step_words(&c->spec, c->local.steps, i, words, sizeof words));
+    }
+    if (c->spec.steps.count) {
+        print_reads(c, records);
+        print_sample(c);
+        puts("nothing was started");
+        return EXIT_DONE;
+    }
     print_field("model", "%s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
                 local_gives(m, gives, sizeof gives), m->precision);
     print_field("numbers", "%s: %s", m->precision, m->precision_why);
@@ -210,7 +229,7 @@ static enum status look_at_output(struct check *c, struct err *e)
 static enum status measure(struct check *c, struct err *e)
 {
     struct model_opts o = {.precision = c->spec.precision, .task = c->spec.task, .top_k = (uint32_t)c->spec.top_k};
-    if (c->local.model.arrays)
+    if (c->local.model.arrays || c->spec.steps.count)
         return local_sample(&c->local, &c->spec, SAMPLE, 4u << 20, 300, visit, c, &c->sample, e);
     char *folder;
     TRY(model_folder(c->spec.model, &folder, e));

@@ -84,15 +84,24 @@ const char *local_gives(const struct model_info *m, char *out, size_t size)
     return out;
 }
 
-enum status local_open(struct local *l, struct jobspec *s, struct err *e)
+static enum status open_models(struct local *l, struct jobspec *s, struct err *e)
 {
-    *l = (struct local){0};
     struct stat st_model;
-    TRY(output_resolve(s->output, s->output_format, &l->out, e));
+    if (s->steps.count) {
+        if (!(l->steps = mem_array(s->steps.count, sizeof *l->steps)))
+            return err_nomem(e, "the steps of a job");
+        TRY(local_steps(s, l->steps, 0, e));
+        l->model = l->steps[s->steps.count - 1];
+        return jobspec_check_steps(s, NULL, l->out.kind == OUTPUT_NPY, e);
+    }
     if (stat(s->model, &st_model))
         return err_set(e, ST_USER, "there is no model at '%s'; --model names a Hugging Face directory, with config.json and model.safetensors", s->model);
     TRY(local_model(s, &l->model, e));
-    TRY(jobspec_check_task(s, l->out.kind == OUTPUT_NPY, e));
+    return jobspec_check_task(s, l->out.kind == OUTPUT_NPY, e);
+}
+
+static enum status open_rest(struct local *l, const struct jobspec *s, struct err *e)
+{
     if (l->out.kind == OUTPUT_NPY && strcmp(s->floats, "base64") == 0)
         return err_set(e, ST_USER, "--floats base64 is for JSONL; an .npy file holds floats as they are");
     struct dataset_spec d = {.inputs = (const char *const *)s->inputs.items, .input_count = s->inputs.count, .limit = s->limit,
@@ -105,11 +114,22 @@ enum status local_open(struct local *l, struct jobspec *s, struct err *e)
         l->bytes += l->data.sources[i].size_bytes;
         l->compressed |= l->data.sources[i].compression != COMPRESSION_NONE;
     }
-    enum status st = overlap_sources(&l->out, &l->data, e);
+    if (s->steps.count && (l->data.format == FORMAT_IMAGES || l->data.format == FORMAT_NPY))
+        return jobspec_check_steps(s, format_name(l->data.format), 0, e);
+    TRY(overlap_sources(&l->out, &l->data, e));
+    TRY(writable(&l->out, e));
+    l->work_dir = output_work_dir(&l->out);
+    return l->work_dir ? ST_OK : err_nomem(e, "a path");
+}
+
+enum status local_open(struct local *l, struct jobspec *s, struct err *e)
+{
+    *l = (struct local){0};
+    enum status st = output_resolve(s->output, s->output_format, &l->out, e);
     if (st == ST_OK)
-        st = writable(&l->out, e);
-    if (st == ST_OK && !(l->work_dir = output_work_dir(&l->out)))
-        st = err_nomem(e, "a path");
+        st = open_models(l, s, e);
+    if (st == ST_OK)
+        st = open_rest(l, s, e);
     if (st != ST_OK)
         local_release(l);
     return st;
@@ -119,6 +139,7 @@ void local_release(struct local *l)
 {
     dataset_release(&l->data);
     mem_free(l->work_dir);
+    mem_free(l->steps);
     *l = (struct local){0};
 }
 
@@ -188,7 +209,7 @@ const char *local_absent(const struct jobspec *s, const struct sample *sample, s
         snprintf(out, size, "none of the first %s records has an id in '%s' (--id): rows would have no id", n, s->id);
         return out;
     }
-    for (size_t k = 0; sample->good && k < s->keep.count && k < 64; k++)
+    for (size_t k = 0; sample->good && !s->steps.count && k < s->keep.count && k < 64; k++)
         if (!(sample->kept >> k & 1) && i-- == 0) {
             snprintf(out, size, "none of the first %s records has a field '%s' (--keep): rows would have null there", n, s->keep.items[k]);
             return out;
@@ -202,6 +223,12 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
     struct reader_opts ro = {.format = g->l->data.format, .max_record_bytes = s->max_record_bytes};
     struct decoder_opts d = {.format = ro.format, .field = s->field, .pair = s->pair_field, .id = s->id, .keep = (const char *const *)s->keep.items,
                              .keep_count = s->keep.count, .no_text = g->l->model.arrays};
+    if (s->steps.count) { /* what the first one reads; what is kept may come from any of them */
+        const struct step_spec *first = &s->steps.items[0];
+        d.field = first->command ? NULL : first->field ? first->field : s->field;
+        d.no_text = ro.format != FORMAT_LINES && (first->command || g->l->steps[0].arrays);
+        d.keep_count = 0;
+    }
     struct columns columns = {0};
     struct reader *r = NULL;
     struct decoder *decoder = NULL;
@@ -212,8 +239,8 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
         st = reader_columns(src, &ro, &columns, e);
     if (st == ST_OK && table && !columns.count)
         goto out; /* a file without rows */
-    if (st == ST_OK && table && s->field)
-        st = check_column(src, &columns, s->field, "field", e);
+    if (st == ST_OK && table && d.field)
+        st = check_column(src, &columns, d.field, "field", e);
     if (st == ST_OK && table && s->pair_field)
         st = check_column(src, &columns, s->pair_field, "pair-field", e);
     if (st == ST_OK && (st = decoder_open(&d, table ? &columns : NULL, &decoder, e)) == ST_USER)
@@ -243,7 +270,7 @@ static enum status sample_source(struct sampling *g, const struct source *src, s
         if (record.error == RECORD_NONE && g->out->good < SAMPLE_LOOKED) {
             g->out->good++;
             g->out->with_id += record.id_json != NULL;
-            if (s->keep.count && (st = see_kept(s, &record, g->out, e)) != ST_OK)
+            if (d.keep_count && (st = see_kept(s, &record, g->out, e)) != ST_OK)
                 break;
         }
         if (record.error == RECORD_MISSING_FIELD && g->missing++ == 0) {
@@ -270,7 +297,8 @@ static enum status no_such_field(const struct sampling *g, struct err *e)
     const char *names[64], *key;
     size_t count = 0;
     json_t *v, *o = json_loadb(g->first_missing.data, g->first_missing.len, 0, NULL);
-    const char *field = g->s->field ? g->s->field : "text", *flag = "field";
+    const char *first = g->s->steps.count ? g->s->steps.items[0].field : NULL; /* what the first step reads */
+    const char *field = first ? first : g->s->field ? g->s->field : "text", *flag = "field";
     if (g->s->pair_field && !json_object_get(o, g->s->pair_field) && (!g->s->field || json_object_get(o, field))) {
         field = g->s->pair_field; /* it is the other text that is missing */
         flag = "pair-field";

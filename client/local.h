@@ -11,7 +11,8 @@
 
 struct local {
     struct output_spec out;
-    struct model_info model;
+    struct model_info model;   /* of a job of several steps: of the last one, empty when that is a command */
+    struct model_info *steps;  /* of each step; NULL: a job of one model */
     struct dataset data;
     char *work_dir;
     uint64_t bytes;      /* at rest, all sources */
@@ -21,6 +22,10 @@ struct local {
 /* The model's files are what a worker can load, as far as their headers tell. What the job leaves open (task and precision "auto") is decided
    here, once, and written into s. */
 MUST_USE enum status local_model(struct jobspec *s, struct model_info *info, struct err *e);
+/* The same for each step of a job: infos has room for all; empty for commands. elsewhere: what is not on this machine may be on those of the pool. */
+MUST_USE enum status local_steps(struct jobspec *s, struct model_info *infos, int elsewhere, struct err *e);
+/* "toxic-classifier, classifies, 2 labels (softmax), int8; goes on when label != toxic" */
+char *local_step_words(const struct jobspec *s, const struct model_info *infos, size_t i, char *out, size_t size);
 /* "embeds 384 floats", "3 labels (softmax)" */
 const char *local_gives(const struct model_info *m, char *out, size_t size);
 /* The model is there, the inputs match, the output can be made. ST_USER (ST_ENV for permissions) says which does not hold. Settles s as

@@ -120,7 +120,10 @@ static void introduce(struct run *r)
     struct err e;
     if (common.quiet || common.json)
         return;
-    say("model   %s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
+    for (size_t i = 0; i < r->spec.steps.count; i++)
+        say("step %zu  %s", i + 1, local_step_words(&r->spec, r->local.steps, i, words, sizeof words));
+    if (!r->spec.steps.count)
+        say("model   %s (%s, %s parameters, %s), %s", m->name, m->architecture, units_count(a, (double)m->parameters),
         local_gives(m, gives, sizeof gives), m->precision);
     if (local_sample(&r->local, &r->spec, 200, 4u << 20, 150, NULL, NULL, &sample, &e) == ST_OK) {
         say("input   %s", local_count_words(&r->local, local_guess(&r->local, &r->spec, &sample), sample.whole, words, sizeof words));

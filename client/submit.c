@@ -22,6 +22,11 @@ static int run_submit(int operand_count, char **operands)
         jobspec_release(&s);
         return fail(&e);
     }
+    struct model_info steps[JOBSPEC_MOST_STEPS];
+    if (s.steps.count && local_steps(&s, steps, 1, &e) != ST_OK) {
+        jobspec_release(&s);
+        return fail(&e);
+    }
     json_t *spec = jobspec_to_json(&s);
     int stdin_wanted = s.inputs.count == 1 && s.inputs.items[0][0] == '-' && s.inputs.items[0][1] == 0;
     jobspec_release(&s);

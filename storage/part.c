@@ -103,6 +103,16 @@ enum status part_row(struct part *p, const void *row, size_t len, const void *au
     return ST_OK;
 }
 
+enum status part_rows(struct part *p, const void *rows, size_t len, uint64_t n, struct err *e)
+{
+    BUG_IF(!p->is_open, "rows outside of an extent");
+    if (len && buf_add(&p->data, rows, len))
+        return err_nomem(e, "rows of a part");
+    p->open.rows += n;
+    p->open.records++;
+    return ST_OK;
+}
+
 enum status part_error(struct part *p, const struct part_error *error, struct err *e)
 {
     BUG_IF(!p->is_open, "an error row outside of an extent");

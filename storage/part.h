@@ -31,6 +31,8 @@ MUST_USE enum status part_begin(struct part *p, uint64_t begin, struct err *e);
 /* row: its bytes as they stand in the output, a JSONL row with its line end; aux (.npy outputs): the row's line of the ids file, with
    its line end. The counts of the extent follow from these calls; part_extents shows those that part_end closed. */
 MUST_USE enum status part_row(struct part *p, const void *row, size_t len, const void *aux, size_t aux_len, struct err *e);
+/* All that one record came to: n rows, one behind another, each with its line end; perhaps none. */
+MUST_USE enum status part_rows(struct part *p, const void *rows, size_t len, uint64_t n, struct err *e);
 struct part_error {
     struct span record;
     size_t source;
@@ -40,7 +42,7 @@ struct part_error {
     size_t id_len;
 };
 MUST_USE enum status part_error(struct part *p, const struct part_error *error, struct err *e);
-/* A record that leaves neither row nor error does not exist in this version: records = rows + errors. */
+/* Of a job of one model each record leaves a row or an error; of several steps one may leave no row, or many. */
 MUST_USE enum status part_end(struct part *p, uint64_t end, uint64_t lines, uint64_t bytes, struct err *e);
 
 /* Writes <dir>/<job>/<epoch>-<seq> (decimal; folders are made): O_EXCL, data and folder synced. EEXIST: a file of that name is not

@@ -54,7 +54,7 @@ MUST_USE enum status steps_add_flag(struct step_specs *s, const char *text, stru
 /* Into the last one. base: as for field_put_text. ST_USER: what is wrong with key or value, without a place. */
 MUST_USE enum status steps_put(struct step_specs *s, const char *key, const char *text, const char *base, struct err *e);
 /* What follows from the others, once all keys of the last one are there. */
-MUST_USE enum status steps_settle(struct step_specs *s, const char *base, struct err *e);
+MUST_USE enum status steps_complete(struct step_specs *s, const char *base, struct err *e);
 MUST_USE enum status steps_check(const struct jobspec *s, struct err *e);
 json_t *steps_json(const struct step_specs *s, int identity);
 MUST_USE enum status steps_from_json(struct step_specs *s, json_t *v, struct err *e);

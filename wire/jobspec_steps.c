@@ -144,7 +144,7 @@ enum status steps_put(struct step_specs *s, const char *key, const char *text, c
     }
 }
 
-enum status steps_settle(struct step_specs *s, const char *base, struct err *e)
+enum status steps_complete(struct step_specs *s, const char *base, struct err *e)
 {
     struct step_spec *step = &s->items[s->count - 1];
     if (step->command && !step->timeout)
@@ -180,7 +180,7 @@ enum status steps_add_flag(struct step_specs *s, const char *text, struct err *e
             return st == ST_NOMEM ? st : err_prefix(e, "--step '%.200s'", text);
         p = *end ? end + 1 : end;
     }
-    return steps_settle(s, NULL, e);
+    return steps_complete(s, NULL, e);
 }
 
 /* JSON ---------------------------------------------------------------------------------------------------------------------------- */

@@ -97,7 +97,7 @@ static enum status yaml_steps(struct yaml *y, const char *path, const yaml_node_
             if (st != ST_OK)
                 return st == ST_NOMEM ? err_nomem(y->e, y->file) : err_set(y->e, st, "%s%s", place(y, key, where, sizeof where), why.text);
         }
-        enum status st = steps_settle(&y->s->steps, y->folder, &why);
+        enum status st = steps_complete(&y->s->steps, y->folder, &why);
         if (st != ST_OK)
             return st == ST_NOMEM ? err_nomem(y->e, y->file) : err_set(y->e, st, "%s%s", place(y, step, where, sizeof where), why.text);
     }

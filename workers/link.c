@@ -302,6 +302,8 @@ static void on_job(struct link *l, const Ebb__Job *m)
         .model_digest_len = m->model_digest.len,
         .format = m->format,
         .numerics = m->numerics,
+        .step_digests = m->step_digests.data,
+        .step_digests_len = m->step_digests.len,
     };
     enum status st = pipeline_job(l->p, &w, &e);
     if (st == ST_NOMEM)

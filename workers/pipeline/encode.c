@@ -15,7 +15,7 @@ static int all_finite(const float *x, uint32_t n)
     return sum == 0;
 }
 
-static int name_record(const struct item *i, struct buf *out)
+int encode_name(const struct item *i, struct buf *out)
 {
     if (i->id)
         return buf_str(out, "\"id\":") || buf_add(out, i->id, i->id_len);
@@ -115,13 +115,13 @@ static int put_scores(const struct outcome *o, struct buf *out)
     return failed || buf_char(out, '}');
 }
 
-static int put_tokens(const struct outcome *o, const struct item *item, struct buf *out)
+static int put_tokens(const struct outcome *o, const struct tok_span *spans, struct buf *out)
 {
     const struct model *m = o->loaded->model;
     int failed = buf_str(out, ",\"tokens\":["), first = 1;
     for (uint32_t i = 0; i < o->rows && !failed; i++) {
         const float *row = o->f32 + (size_t)i * o->width;
-        const struct tok_span *at = &item->spans[i];
+        const struct tok_span *at = &spans[i];
         uint32_t best = best_of(row, o->width);
         if (at->start == at->end)
             continue;
@@ -225,27 +225,29 @@ static int put_embedding(const struct job *j, const struct outcome *o, struct bu
     return buf_str(out, ",\"embedding\":") || (j->base64 ? put_base64(o->f32, o->width, out) : put_floats(o->f32, o->width, out));
 }
 
-static int encode_jsonl(const struct job *j, const struct item *i, const struct outcome *o, struct buf *out)
+static int put_result(const struct job *j, const struct tok_span *spans, const struct outcome *o, struct buf *out)
 {
-    if (buf_char(out, '{') || name_record(i, out) || buf_add(out, i->keep, i->keep_len))
-        return -1;
-    int failed = 0;
     switch (o->task) {
-    case TASK_EMBED: failed = put_embedding(j, o, out); break;
-    case TASK_CLASSIFY: failed = put_scores(o, out); break;
-    case TASK_TOKENS: failed = put_tokens(o, i, out); break;
-    case TASK_FILL_MASK: failed = put_masks(o, out); break;
-    case TASK_OUTPUTS: failed = put_outputs(o, out); break;
+    case TASK_EMBED: return put_embedding(j, o, out);
+    case TASK_CLASSIFY: return put_scores(o, out);
+    case TASK_TOKENS: return put_tokens(o, spans, out);
+    case TASK_FILL_MASK: return put_masks(o, out);
+    case TASK_OUTPUTS: return put_outputs(o, out);
     case TASKS: break;
     }
-    return failed || buf_str(out, "}\n");
+    return 0;
+}
+
+static int encode_jsonl(const struct job *j, const struct item *i, const struct outcome *o, struct buf *out)
+{
+    return buf_char(out, '{') || encode_name(i, out) || buf_add(out, i->keep, i->keep_len) || put_result(j, i->spans, o, out) || buf_str(out, "}\n");
 }
 
 static int encode_ids(const struct item *i, struct buf *out)
 {
     if (i->id && !i->keep_len)
         return buf_add(out, i->id, i->id_len) || buf_char(out, '\n');
-    return buf_char(out, '{') || name_record(i, out) || buf_add(out, i->keep, i->keep_len) || buf_str(out, "}\n");
+    return buf_char(out, '{') || encode_name(i, out) || buf_add(out, i->keep, i->keep_len) || buf_str(out, "}\n");
 }
 
 static char *copy_of(const struct buf *b, size_t *len)
@@ -257,9 +259,25 @@ static char *copy_of(const struct buf *b, size_t *len)
     return copy;
 }
 
+static int is_finite(const struct outcome *o)
+{
+    return o->task == TASK_OUTPUTS ? arrays_finite(o) : all_finite(o->f32, o->rows * o->width);
+}
+
+int encode_result(const struct job *j, const struct tok_span *spans, const struct outcome *o, struct buf *out)
+{
+    return is_finite(o) ? put_result(j, spans, o, out) ? -1 : 1 : 0;
+}
+
+void encode_floats(const float *x, uint32_t n, uint8_t *out)
+{
+    for (uint32_t k = 0; k < n; k++)
+        put_le(out + 4 * (size_t)k, x[k]);
+}
+
 int encode_item(const struct job *j, struct item *i, const struct outcome *o, struct buf *scratch)
 {
-    if (o->task == TASK_OUTPUTS ? !arrays_finite(o) : !all_finite(o->f32, o->rows * o->width))
+    if (!is_finite(o))
         return 0;
     buf_clear(scratch);
     if (!j->npy) {
@@ -270,8 +288,7 @@ int encode_item(const struct job *j, struct item *i, const struct outcome *o, st
     BUG_IF(o->rows != 1, "%u rows of one record for an .npy file", o->rows);
     if (encode_ids(i, scratch) || !(i->aux = copy_of(scratch, &i->aux_len)) || !(i->row = mem_alloc((size_t)o->width * 4)))
         return -1;
-    for (uint32_t k = 0; k < o->width; k++)
-        put_le((uint8_t *)i->row + 4 * k, o->f32[k]);
+    encode_floats(o->f32, o->width, (uint8_t *)i->row);
     i->row_len = (size_t)o->width * 4;
     return 1;
 }

@@ -31,4 +31,12 @@ struct outcome {
    A record without an id has "source":"...","offset":N in its place. */
 int encode_item(const struct job *j, struct item *i, const struct outcome *o, struct buf *scratch);
 
+/* The parts of that, for a job of several steps, whose records are many things before they are a row.
+   What the model gave as members that stand behind others: `,"label":"good",...`. Returns as encode_item. spans: token-classify. */
+int encode_result(const struct job *j, const struct tok_span *spans, const struct outcome *o, struct buf *out);
+/* The member that names a record: its id, else its source and offset. */
+int encode_name(const struct item *i, struct buf *out);
+/* Floats as bytes, little-endian. */
+void encode_floats(const float *x, uint32_t n, uint8_t *out);
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "workers/pipeline/job.h"
 #include "workers/pipeline/models.h"
+#include "workers/pipeline/steps.h"
 
 struct item *item_new(void)
 {
@@ -78,6 +79,7 @@ void held_unref(struct held *h)
         job_unref(h->job);
     if (h->loaded)
         loaded_unref(h->loaded);
+    chain_unref(h->chain);
     mem_free(h);
 }
 

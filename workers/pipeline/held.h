@@ -71,7 +71,10 @@ struct item {
     size_t id_len, keep_len;
     char *row, *aux;         /* encode -> write */
     size_t row_len, aux_len;
+    int counted;             /* of a job of several steps: `rows` of them lie in `row`, none perhaps */
+    uint64_t rows;
     enum record_error error; /* anywhere -> write */
+    const char *code;        /* in its place in the error row, where a command is to blame; not owned */
     char *message;
 };
 
@@ -88,6 +91,7 @@ struct held {
     int probe;
     struct job *job;         /* counted */
     struct loaded *loaded;   /* counted; once the reader has come to it */
+    struct chain *chain;     /* likewise; of a job of several steps */
     struct input *inputs;
     size_t input_count;
 

@@ -8,7 +8,16 @@
 
 #include "base/status.h"
 #include "storage/record.h"
+#include "wire/condition.h"
 #include "wire/jobspec.h"
+
+/* One of several. */
+struct job_step {
+    const struct step_spec *spec; /* the job's */
+    struct job *model;       /* what it is to its model: a job of that one alone, over JSON objects; NULL: a command */
+    struct condition when;
+    char words[96];          /* "step 2 (toxic-classifier)", for messages */
+};
 
 struct job {
     struct job *next;        /* in the pipeline's list */
@@ -25,6 +34,8 @@ struct job {
     int npy, base64, refuse_long;
     uint32_t micro_batch, micro_batch_tokens;
     uint64_t commit_every_ms;
+    struct job_step *steps;  /* NULL: a job of one model */
+    size_t step_count;
 };
 
 struct job_words { /* the wire's Job */
@@ -35,6 +46,8 @@ struct job_words { /* the wire's Job */
     size_t model_digest_len;
     uint32_t format;
     const char *numerics;    /* NULL or "": not known yet */
+    const void *step_digests; /* of a job of several steps: 16 bytes each */
+    size_t step_digests_len;
 };
 
 MUST_USE enum status job_new(const struct job_words *w, struct job **out, struct err *e);

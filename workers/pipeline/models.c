@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "storage/modeldir.h"
+#include "workers/pipeline/steps.h"
 #include "workers/remote/remote.h"
 
 static int same_numerics(const struct loaded *l, const struct job *j)
@@ -172,6 +173,8 @@ static enum status check_part(const struct job *j, const struct loaded *l, struc
 
 enum status loaded_open(const struct job *j, const struct model_opts *machine, struct remote *remote, struct loaded **out, struct err *e)
 {
+    if (j->step_count)
+        return steps_open_models(j, machine, remote, out, e);
     struct loaded *l = mem_zalloc(sizeof *l);
     if (!l)
         return err_nomem(e, "a model");
@@ -236,5 +239,8 @@ void loaded_unref(struct loaded *l)
         tokenizer_free(l->tokenizer);
     mem_free(l->images);
     mem_free(l->path);
+    for (size_t i = 0; i < l->part_count; i++)
+        loaded_unref(l->parts[i]);
+    mem_free(l->parts);
     mem_free(l);
 }

@@ -23,6 +23,9 @@ struct loaded {
     uint64_t record_bytes;   /* of the arrays that a record becomes, where their sizes are known; they may be far more than the record */
     int32_t mask_id;         /* fill-mask; else -1 */
     uint64_t load_ms;
+    struct loaded **parts;   /* of a job of several steps: the model of each, NULL of a command; model, tokenizer and images are NULL then, info is `whole` */
+    size_t part_count;
+    struct model_info whole;
     int shell;               /* tokenizer and model_info alone: its gang runs the model */
     char *path;              /* where the model was found */
 };

@@ -20,6 +20,7 @@
 #include "workers/engine/profile.h"
 #include "workers/group/group.h"
 #include "workers/pipeline/stages.h"
+#include "workers/pipeline/steps.h"
 
 #define BUDGET_BYTES (64u << 20)
 #define LANES_A_PREPARER 8
@@ -35,7 +36,7 @@ static uint32_t preparers_for(uint32_t lanes)
 
 uint32_t pipeline_slots(uint32_t lanes)
 {
-    return lanes + preparers_for(lanes) + group_slots(lanes);
+    return lanes + preparers_for(lanes) + group_slots(lanes) + steps_slots(lanes);
 }
 
 struct start {
@@ -102,6 +103,7 @@ enum status pipeline_new(const struct pipeline_opts *o, struct pipeline **out, s
     p->o = *o;
     p->last_report = &p->reports;
     p->preparers = preparers_for(o->lanes);
+    p->steps_slot = pipeline_slots(o->lanes) - steps_slots(o->lanes);
     uint64_t bytes = o->budget_bytes ? o->budget_bytes : BUDGET_BYTES;
     p->o.budget_bytes = bytes;
     budget_init(&p->budget, bytes, o->lanes, (uint64_t)o->lanes * BATCHES_AHEAD * RECORDS_A_BATCH);
@@ -156,6 +158,7 @@ void pipeline_free(struct pipeline *p)
     queue_close(&p->to_prepare);
     for (uint32_t i = 0; p->prepare && i < p->preparers; i++)
         stage_join(&p->prepare[i]);
+    steps_free(p);
     queue_close(&p->to_infer);
     for (uint32_t i = 0; p->lane && i < p->o.lanes; i++)
         stage_join(&p->lane[i]);
@@ -278,6 +281,7 @@ void pipeline_forget_job(struct pipeline *p, uint64_t job)
             break;
         }
     pthread_mutex_unlock(&p->lock);
+    steps_forget(p, job);
 }
 
 struct held *pipeline_find(struct pipeline *p, uint64_t epoch)

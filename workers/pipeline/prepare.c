@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "storage/errline.h"
 #include "workers/pipeline/stages.h"
+#include "workers/pipeline/steps.h"
 #include "workers/pipeline/testhook.h"
 
 #define CHUNK 16
@@ -54,6 +55,12 @@ static void need_decoder(struct preparing *t, const struct item *i)
     struct err e;
     struct decoder_opts o = j->decoding;
     o.no_text = l->info->arrays;
+    if (j->step_count) { /* of a record every field, which the steps choose from */
+        o.field = o.pair = NULL;
+        o.no_text = o.format != FORMAT_LINES;
+        o.keep = j->columns ? (const char *const *)i->input->columns.names : NULL;
+        o.keep_count = j->columns ? i->input->columns.count : 0;
+    }
     enum status st = decoder_open(&o, j->columns ? &i->input->columns : NULL, &t->decoder, &e);
     if (st == ST_NOMEM || (st != ST_OK && !(t->refused = mem_strdup(e.text))))
         pipeline_out_of_memory(t->p, "a decoder");
@@ -198,6 +205,10 @@ static int prepare(struct preparing *t, struct item *i)
         pipeline_out_of_memory(p, "the name of an image");
     if (record.error != RECORD_NONE) {
         pipeline_failed(p, i, record.error, record.message);
+        return 0;
+    }
+    if (j->step_count) {
+        steps_enter(p, i, &record);
         return 0;
     }
     if (l->info->arrays)

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "workers/group/group.h"
 #include "workers/pipeline/stages.h"
+#include "workers/pipeline/steps.h"
 #include "workers/remote/remote.h"
 
 #define TRIES 3
@@ -502,7 +503,7 @@ void *read_run(void *arg)
         h->stage = HELD_READING;
         p->reading = 1;
         pthread_mutex_unlock(&p->lock);
-        if (load(p, h))
+        if (load(p, h) && steps_attach(p, h))
             read_lease(p, h);
         pthread_mutex_lock(&p->lock);
         h->stage = HELD_READ;

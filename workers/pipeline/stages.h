@@ -30,6 +30,8 @@ struct pipeline {
 
     struct budget budget;
     struct queue to_prepare, to_infer;
+    struct steps *steps;     /* NULL: no job of several steps has come yet */
+    uint32_t steps_slot;     /* of the black box, the first of theirs */
     struct group *group;     /* NULL: it can be in no gang */
 
     pthread_mutex_t lock;

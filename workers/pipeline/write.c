@@ -91,14 +91,16 @@ static enum status fill_run(struct part *part, const struct run *r, struct err *
 {
     TRY(part_begin(part, r->first->cell.begin, e));
     for (const struct item *i = r->first; i; i = i->later) {
-        if (i->state == ITEM_ROW) {
+        if (i->state == ITEM_ROW && i->counted) {
+            TRY(part_rows(part, i->row, i->row_len, i->rows, e));
+        } else if (i->state == ITEM_ROW) {
             TRY(part_row(part, i->row, i->row_len, i->aux, i->aux_len, e));
         } else if (i->state == ITEM_ERROR) {
             const struct part_error error = {
                 .record = i->record,
                 .source = i->input->index,
                 .line = run_line(r, i),
-                .code = record_error_code(i->error),
+                .code = i->code ? i->code : record_error_code(i->error),
                 .message = i->message,
                 .id_json = i->id,
                 .id_len = i->id_len,
