@@ -340,29 +340,33 @@ static void test_dynamic_bits(void **state)
         }
 }
 
-/* Cuts lie where one tensor of tokens crosses: behind the embeddings, the attention and the feed-forward part. */
+/* Cuts lie where one tensor of tokens crosses: behind the embeddings, the attention and the feed-forward part; in between only where a segment would have more than a
+   fifth of the work. */
 static void test_segments(void **state)
 {
     (void)state;
     struct onnx_model *m = load("bert-sdpa-17", 0);
     struct segment *list;
     struct err e;
-    uint32_t n, nodes = 0;
+    uint32_t n, nodes = 0, narrow = 0;
     int64_t sizes[2];
     uint64_t weights = 0;
     double flops = 0, linear = 0;
     for (uint32_t i = 0; i < 2; i++)
         sizes[i] = dim_symbol(m->graph->syms, dim_named(m->graph->syms, "batch")) == (int)i ? 2 : 10;
     assert_int_equal(graph_segments(m->graph, &(struct cutting){.where = sizes, .sizes = sizes, .symbols = 2}, &list, &n, &e), ST_OK);
-    assert_in_range(n, 3, 12);
+    assert_in_range(n, 9, 16);
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal(list[i].first, nodes);
         nodes += list[i].count;
         weights += list[i].weight_bytes;
         flops += list[i].flops;
-        if (i + 1 < n)
-            assert_int_equal(list[i].out_bytes, 2 * 10 * WIDTH * sizeof(float));
+        narrow += i + 1 < n && list[i].out_bytes == 2 * 10 * WIDTH * sizeof(float);
+        assert_true(i + 1 == n || list[i].out_bytes >= 2 * 10 * WIDTH * sizeof(float));
     }
+    assert_true(narrow >= 7 && narrow + 1 < n);
+    for (uint32_t i = 0; i < n; i++)
+        assert_true(list[i].flops < flops / 2);
     assert_int_equal(nodes, m->graph->n_nodes);
     for (uint32_t i = 0; i < m->graph->n_nodes; i++)
         if (strcmp(m->graph->nodes[i]->op, "Linear") == 0)

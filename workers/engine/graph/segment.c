@@ -5,6 +5,9 @@
 
 #include "base/mem.h"
 
+/* More of the whole work than this in one segment, and it is cut where more bytes cross, if it can be. */
+#define MUCH 0.2
+
 struct sizes {
     const struct graph *g;
     const int64_t *value;
@@ -66,6 +69,9 @@ double node_flops(const struct graph *g, const struct node *n, const int64_t *va
     return out;
 }
 
+/* How a value is made anew. */
+enum { DEAR, CHEAP, FIXED }; /* FIXED: of constants alone. Rather than weights cross, what was too large to be folded is made on both sides */
+
 /* Where each value comes from: what all that it takes costs, and whether it is made of the graph's inputs cheaply. */
 static enum status find_cheap(const struct sizes *s, int first_alone, const double *flops, double total, uint8_t **out, struct err *e)
 {
@@ -78,26 +84,28 @@ static enum status find_cheap(const struct sizes *s, int first_alone, const doub
         return err_nomem(e, "segments");
     }
     for (uint32_t v = 0; v < g->n_values; v++)
-        cheap[v] = g->values[v].producer < 0;
-    for (uint32_t i = 0; i < g->n_in && first_alone; i++)
-        cheap[g->in[i]] = g->values[g->in[i]].constant.buffer != NULL;
+        cheap[v] = g->values[v].constant.buffer ? FIXED : DEAR;
+    for (uint32_t i = 0; i < g->n_in; i++)
+        if (!cheap[g->in[i]])
+            cheap[g->in[i]] = first_alone ? DEAR : CHEAP;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct node *n = g->nodes[i];
         double sum = flops[i];
-        int all = 1;
+        int all = 1, fixed = 1;
         for (uint32_t k = 0; k < n->n_in; k++) {
             int32_t v = n->in[k];
             if (v < 0)
                 continue;
             const struct tensor *c = g->values[v].constant.buffer ? &g->values[v].constant : NULL;
             sum += whole[v];
+            fixed &= cheap[v] == FIXED;
             all &= cheap[v] && (!c || c->buffer->bytes <= 65536); /* a table of embeddings is not kept on every side */
         }
         for (uint32_t k = 0; k < n->n_out; k++) {
             if (n->out[k] < 0)
                 continue;
             whole[n->out[k]] = sum;
-            cheap[n->out[k]] = all && sum <= total * 1e-3;
+            cheap[n->out[k]] = fixed ? FIXED : all && sum <= total * 1e-3 ? CHEAP : DEAR;
         }
     }
     mem_free(whole);
@@ -176,23 +184,43 @@ enum status graph_cheap(const struct graph *g, const struct cutting *c, uint8_t 
     return st;
 }
 
-/* Marks the nodes behind which there is a cut. */
-static void choose(const struct graph *g, const double *flops, double total, const double *crossing, uint8_t *cut)
+/* What choosing looks at. */
+struct choice {
+    const struct graph *g;
+    const double *flops, *crossing;
+    double total;
+    uint8_t *cut; /* of each node: there is a cut behind it */
+};
+
+/* Cuts of nodes [first, end): wherever the fewest bytes cross, of all places that leave work on both sides. A part that still has much of the work (the early layers of a
+   network whose planes shrink, say) is looked at by itself again. */
+static void choose(struct choice *c, uint32_t first, uint32_t end)
 {
-    double done = 0, least = 0, work = 0;
-    /* the fewest bytes, wherever a cut leaves work on both sides */
-    for (uint32_t i = 0; i + 1 < g->n_nodes; i++) {
-        done += flops[i];
-        if (done > total * 0.01 && done < total * 0.99 && crossing[i] > 0 && isfinite(crossing[i]) && (least == 0 || crossing[i] < least))
-            least = crossing[i];
+    double work = 0, done = 0, least = INFINITY, some = c->total * (end - first < c->g->n_nodes ? 0.02 : 1e-3);
+    uint32_t from = first;
+    for (uint32_t i = first; i < end; i++)
+        work += c->flops[i];
+    if (work == 0 || (work <= c->total * MUCH && end - first < c->g->n_nodes))
+        return;
+    for (uint32_t i = first; i + 1 < end; i++) {
+        done += c->flops[i];
+        if (done > work * 0.01 && done < work * 0.99 && c->crossing[i] > 0 && c->crossing[i] < least)
+            least = c->crossing[i];
     }
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        work += flops[i];
+    if (!isfinite(least))
+        return;
+    done = 0;
+    for (uint32_t i = first; i < end; i++) {
+        done += c->flops[i];
         /* a segment has some work: cuts right behind each other serve nobody */
-        if (i + 1 < g->n_nodes && (crossing[i] == 0 || crossing[i] > least * 1.01 || work < total * 1e-3))
+        if (i + 1 < end && (c->crossing[i] == 0 || c->crossing[i] > least * 1.01 || done < some))
             continue;
-        cut[i] = 1;
-        work = 0;
+        if (i + 1 < end || from > first)
+            choose(c, from, i + 1);
+        if (i + 1 < end)
+            c->cut[i] = 1;
+        from = i + 1;
+        done = 0;
     }
 }
 
@@ -229,7 +257,9 @@ enum status graph_segments(const struct graph *g, const struct cutting *c, struc
     if (st == ST_OK)
         st = find_crossing(&where, c, cheap, &crossing, e);
     if (st == ST_OK) {
-        choose(g, flops, total, crossing, cut);
+        choose(&(struct choice){g, flops, crossing, total, cut}, 0, g->n_nodes);
+        if (g->n_nodes)
+            cut[g->n_nodes - 1] = 1;
         find_flops(g, c->sizes, c->symbols, flops);
         mem_free(crossing);
         crossing = NULL;
