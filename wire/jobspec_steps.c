@@ -298,7 +298,7 @@ enum status steps_check(const struct jobspec *s, struct err *e)
         return err_set(e, ST_USER, "--%s cannot stand beside steps: %s", with,
                        s->model ? "make it a step of its own" : s->pair_field ? "pairs are for jobs of one model" : "say it in the step: --step model=DIR,task=...");
     if (s->stages > 1)
-        return err_set(e, ST_USER, "--stages %" PRIu64 " cuts one model among workers, and this job has %zu steps: leave one of the two out", s->stages, s->steps.count);
+        return err_set(e, ST_USER, "--stages %" PRIu64 " cuts one model among workers, and this is a job of steps: leave one of the two out", s->stages);
     for (size_t i = 0; i < s->steps.count; i++)
         TRY(check_step(i + 1, &s->steps.items[i], e));
     return ST_OK;

@@ -92,6 +92,7 @@ struct held {
     struct job *job;         /* counted */
     struct loaded *loaded;   /* counted; once the reader has come to it */
     struct chain *chain;     /* likewise; of a job of several steps */
+    uint64_t told_bytes, told_pulse; /* of its progress, at the last beat */
     struct input *inputs;
     size_t input_count;
 

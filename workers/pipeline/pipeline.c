@@ -521,6 +521,21 @@ size_t pipeline_held_count(struct pipeline *p)
     return n;
 }
 
+/* A record of several steps may take longer than a worker may go without progress, its command being watched by its own clock. So while its steps move at all, a byte
+   of it counts as done at each beat. */
+static uint64_t bytes_told(struct held *h)
+{
+    if (!h->chain)
+        return h->bytes_done;
+    uint64_t pulse = chain_pulse(h->chain);
+    if (h->bytes_done > h->told_bytes)
+        h->told_bytes = h->bytes_done;
+    else if (h->open && pulse != h->told_pulse)
+        h->told_bytes++;
+    h->told_pulse = pulse;
+    return h->told_bytes;
+}
+
 size_t pipeline_held(struct pipeline *p, struct pipeline_progress *out, size_t most)
 {
     size_t n = 0;
@@ -532,7 +547,7 @@ size_t pipeline_held(struct pipeline *p, struct pipeline_progress *out, size_t m
             .next_seq = h->acked,
             .read_to = h->read_to,
             .records_done = h->records_done,
-            .bytes_done = h->bytes_done,
+            .bytes_done = bytes_told(h),
         };
     pthread_mutex_unlock(&p->lock);
     return n;
