@@ -200,6 +200,13 @@ int json_object_members(struct json_members *m, const char *p, size_t len)
     }
 }
 
+int json_is_value(const char *p, size_t len)
+{
+    const char *end = p + len;
+    p = value(space(p, end), end);
+    return p && space(p, end) == end;
+}
+
 void json_members_release(struct json_members *m)
 {
     mem_free(m->items);

@@ -22,6 +22,8 @@ struct json_members {
    is out. */
 int json_object_members(struct json_members *m, const char *p, size_t len);
 void json_members_release(struct json_members *m);
+/* 1: [p, p + len), which is known to be UTF-8, is one value of any kind, with space around it. 0: it is not, or is nested deeper than that. */
+int json_is_value(const char *p, size_t len);
 /* Appends what the inside of a string means. 0, or -1 when memory is out. */
 int json_unescape(struct buf *to, const char *p, size_t len);
 /* s as a JSON string, with its quotes. 0, or -1 when memory is out. */

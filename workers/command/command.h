@@ -59,6 +59,8 @@ struct command_record {
     void *owner;       /* the caller's */
     /* the rest is the command's; zeroed by command_submit */
     struct command_record *next;
+    char *kept;        /* its answer, until it is sure that it is its own */
+    size_t kept_len;
     uint64_t not_before_ms;
     uint8_t failed[COMMAND_ERRORS]; /* alone, in a fresh child */
     uint8_t suspect, lost, retries;
@@ -84,6 +86,7 @@ struct command_opts {
     uint64_t start_ms;       /* what a child may take on top of that for its first answer; 0: 5 min. Once seen, twice what it took is enough */
     uint64_t answer_bytes;   /* longest line of an answer; 0: 16 MiB */
     uint32_t retries;        /* {"retry": ...} in a row; 0: 5 */
+    uint64_t idle_ms;        /* a child with nothing to do for so long ends, except the last; 0: 30 s */
     void (*answered)(void *arg, struct command_record *r, const struct command_answer *a);
     void (*faulted)(void *arg, const char *text); /* the command as such cannot do its work */
     void *arg;
@@ -104,7 +107,6 @@ void command_free(struct command *c);
 struct command_stats {
     uint32_t children;       /* now */
     uint32_t most_children;
-    uint32_t ahead;          /* records that a child may have under way now */
     uint64_t inside;         /* records */
     uint64_t starts, answers, errors, retried, redone; /* redone: run again without blame */
 };
