@@ -1,10 +1,14 @@
 #include "workers/group/cost.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -39,7 +43,21 @@ static char *file_of(const struct model_opts *o, const struct model_info *info)
     char hex[2 * sizeof info->digest.bytes + 1];
     for (size_t i = 0; i < sizeof info->digest.bytes; i++)
         snprintf(hex + 2 * i, 3, "%02x", info->digest.bytes[i]);
-    return mem_printf("%s/%s-%s-%s-%s-%u.cost", o->pack_dir, hex, info->precision, info->isa, info->task, o->lanes);
+    char slower[40] = "";
+    if (slow_factor() > 1)
+        snprintf(slower, sizeof slower, "-slow%g", slow_factor());
+    return mem_printf("%s/%s-%s-%s-%s-%u%s.cost", o->pack_dir, hex, info->precision, info->isa, info->task, o->lanes, slower);
+}
+
+/* One worker of a host measures at a time: two would disturb each other, and the second finds what the first has written. -1: the folder is not there yet, or knows no
+   locks; then they may. */
+static int lock(const char *dir)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd >= 0 && flock(fd, LOCK_EX))
+        if (errno != EINTR)
+            break;
+    return fd;
 }
 
 static json_t *to_json(const struct profile *p, const char *numerics)
@@ -137,9 +155,14 @@ enum status cost_of(const char *dir, const struct model_opts *o, const struct mo
         return err_nomem(e, "a path");
     enum status st = ST_OK;
     if (!file || !read_file(file, info, out)) {
-        st = profile_measure(dir, o, slow_factor(), out, e);
-        if (st == ST_OK && file)
-            write_file(file, out, info->numerics);
+        int locked = file ? lock(o->pack_dir) : -1;
+        if (locked < 0 || !read_file(file, info, out)) {
+            st = profile_measure(dir, o, slow_factor(), out, e);
+            if (st == ST_OK && file)
+                write_file(file, out, info->numerics);
+        }
+        if (locked >= 0)
+            close(locked);
     }
     mem_free(file);
     return st;

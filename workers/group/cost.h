@@ -1,5 +1,6 @@
-/* What the segments of a model cost on this machine, measured once and kept beside the packed weights: `<digest>-<precision>-<isa>-<task>-<lanes>.cost`, JSON. A file
-   that was made on another processor, by another version, or is damaged, is measured and written again. */
+/* What the segments of a model cost on this machine, measured once and kept beside the packed weights, as JSON:
+   `<digest>-<precision>-<isa>-<task>-<lanes>.cost`. A file that was made on another processor, by another version, or is damaged, is measured and
+   written again. */
 #ifndef EBB_WORKERS_COST_H
 #define EBB_WORKERS_COST_H
 
