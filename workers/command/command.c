@@ -510,7 +510,7 @@ static void *run(void *arg)
         if (c->suspects.count || c->waiting.count) {
             if (c->start_after_ms > now_ms)
                 earlier(&until, c->start_after_ms);
-            if (c->full_ms)
+            if (c->full_ms && c->full_ms + FULL_MS > now_ms)
                 earlier(&until, c->full_ms + FULL_MS);
             if (c->down >= DOWN_RETRIES && c->down_until_ms > now_ms)
                 earlier(&until, c->down_until_ms);
