@@ -23,7 +23,7 @@ void ow_random(struct onnxwrite *w, const char *name, float scale, uint32_t rank
 void ow_ints(struct onnxwrite *w, const char *name, uint32_t count, const int64_t *ints);
 void ow_int(struct onnxwrite *w, const char *name, int64_t value); /* a scalar */
 
-/* "a b" are inputs, "c" outputs, in one string each. attrs: "axis=1 strides=2,2" (integers, lists where there is a comma), "alpha:0.5" (a float); NULL: none. */
+/* "a b" are inputs, "c" outputs, in one string each. attrs: "axis=1 strides=2,2" (integers; a list where there is a comma, "axes=1,"), "alpha:0.5" (a float); NULL: none. */
 void ow_node(struct onnxwrite *w, const char *op, const char *in, const char *out, const char *attrs);
 /* The same with bodies under these names, which are graphs that were begun and have inputs, outputs and nodes; they are released. */
 void ow_control(struct onnxwrite *w, const char *op, const char *in, const char *out, const char *name1, struct onnxwrite *body1, const char *name2, struct onnxwrite *body2);

@@ -566,6 +566,57 @@ static void test_failing(void **state)
     assert_int_equal(written(&w, "failing", NULL, 5, TOGETHER), 2);
 }
 
+/* A sequence of tensors does not cross: there is no cut while it is alive. */
+static void test_sequence(void **state)
+{
+    (void)state;
+    struct onnxwrite w;
+    ow_begin(&w, 11);
+    ow_input(&w, "x", OW_F32, 2, (int64_t[]){-1, 16});
+    layers(&w, "x", 0, 4, 16);
+    ow_int(&w, "half", 8);
+    ow_int(&w, "first", 0);
+    ow_int(&w, "second", 1);
+    ow_node(&w, "SplitToSequence", "h3 half", "seq", "axis=1");
+    ow_node(&w, "SequenceAt", "seq first", "left", NULL);
+    ow_node(&w, "SequenceAt", "seq second", "right", NULL);
+    ow_node(&w, "Concat", "right left", "a", "axis=1");
+    layers(&w, "a", 6, 3, 16);
+    ow_output(&w, "h8", OW_F32, 2, (int64_t[]){-1, 16});
+    assert_int_equal(written(&w, "sequence", NULL, 4, ONE_BY_ONE), 0);
+}
+
+/* What is made of constants alone, and too large to be folded, is made where it is needed. */
+static void test_made_of_constants(void **state)
+{
+    (void)state;
+    struct onnxwrite w;
+    struct cut c = {.tokens = 1};
+    struct model_info info;
+    struct err e;
+    ow_begin(&w, 12);
+    ow_input(&w, "x", OW_F32, 2, (int64_t[]){-1, 16});
+    ow_ints(&w, "sizes", 2, (int64_t[]){16, 263000});
+    ow_ints(&w, "axis", 1, (int64_t[]){1});
+    ow_node(&w, "ConstantOfShape", "sizes", "zeros", NULL);
+    ow_node(&w, "Cos", "zeros", "ones", NULL);
+    layers(&w, "x", 0, 3, 16);
+    ow_node(&w, "MatMul", "h2 ones", "y", NULL);
+    ow_node(&w, "ReduceMax", "y", "m", "axes=1, keepdims=1");
+    ow_node(&w, "Add", "m h2", "z", NULL);
+    layers(&w, "z", 3, 2, 16);
+    ow_node(&w, "MatMul", "h4 ones", "y2", NULL);
+    ow_node(&w, "ReduceMax", "y2", "m2", "axes=1, keepdims=0");
+    ow_output(&w, "m2", OW_F32, 1, (int64_t[]){-1});
+    assert_int_equal(written(&w, "constants", NULL, 2, ""), 0);
+    char *path = file_in("constants");
+    must(model_probe_cut(path, NULL, &info, &c, &e), &e, path);
+    for (uint32_t i = 0; i < c.count; i++)
+        assert_true(c.list[i].out_bytes < 16 * 263000);
+    cut_release(&c);
+    mem_free(path);
+}
+
 /* More texts ------------------------------------------------------------------------------------------------------------------------------------ */
 
 /* Texts whose ids are looked up again late, in a table that is too short for some; `mixes`: a text's tokens are looked at together, in a way that does not pack.
@@ -849,6 +900,53 @@ static void test_damage(void **state)
     mem_free(path);
 }
 
+/* Strings, which are not as long as their numbers say. */
+static void test_strings(void **state)
+{
+    (void)state;
+    static const struct str words[6] = {{"ebb", 3}, {"", 0}, {"and flow", 8}, {"\0x", 2}, {"longer than eight bytes", 23}, {"é", 2}};
+    struct array a = {.dtype = DT_STR, .rank = 2, .dims = {2, 3}, .data = words}, got;
+    struct carry_out o = {0};
+    struct carry_in in;
+    struct carry_run run;
+    struct err e;
+    struct str to[6];
+    int more;
+    must(carry_begin(&o, 9, 2, &e), &e, "carry");
+    must(carry_error(&o, 1, "why not", &e), &e, "carry");
+    must(carry_run(&o, 1, (uint32_t[]){0}, &e), &e, "carry");
+    must(carry_tensor(&o, &a, &e), &e, "carry");
+    carry_end(&o);
+    for (size_t len = 0; len <= o.b.len; len++) {
+        enum status st = carry_open(&in, o.b.data, len, 9, 2, &e);
+        if (st == ST_OK)
+            st = carry_next(&in, &run, &more, &e);
+        if (st == ST_OK) {
+            assert_true(more && run.n == 1 && run.records[0] == 1 && run.error_len == 7 && memcmp(run.error, "why not", 7) == 0);
+            st = carry_next(&in, &run, &more, &e);
+        }
+        if (st == ST_OK)
+            st = carry_read_tensor(&in, "words", &got, &e);
+        if (st == ST_OK) {
+            assert_true(run.records[0] == 0 && !run.error && got.dtype == DT_STR && got.rank == 2 && got.dims[0] == 2 && got.dims[1] == 3);
+            assert_int_equal(carry_bytes(&got), sizeof to);
+            carry_unpack(&got, to);
+            for (int i = 0; i < 6; i++)
+                assert_true(to[i].len == words[i].len && memcmp(to[i].data, words[i].data, words[i].len) == 0);
+            st = carry_next(&in, &run, &more, &e);
+        }
+        carry_close(&in);
+        assert_int_equal(st, len == o.b.len ? ST_OK : ST_CORRUPT);
+    }
+    assert_int_equal(carry_open(&in, o.b.data, o.b.len, 8, 2, &e), ST_CORRUPT);
+    assert_string_equal(e.text, "what came from the stage before is of another model, or of another cut of it");
+    carry_close(&in);
+    assert_int_equal(carry_open(&in, o.b.data, o.b.len, 9, 3, &e), ST_CORRUPT);
+    assert_string_equal(e.text, "what came from the stage before is of 2 records, not 3");
+    carry_close(&in);
+    buf_release(&o.b);
+}
+
 /* Each allocation may fail: of opening a part, and of the run of a stage. */
 static enum status all_of_it(const char *path, const struct given *g, const void *in, size_t len, uint32_t at, uint32_t end, struct err *e)
 {
@@ -915,7 +1013,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),      cmocka_unit_test(test_exported),   cmocka_unit_test(test_outputs), cmocka_unit_test(test_quantised), cmocka_unit_test(test_control),
         cmocka_unit_test(test_mixing),     cmocka_unit_test(test_failing),    cmocka_unit_test(test_late_texts), cmocka_unit_test(test_taken_out), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_damage),     cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_damage),     cmocka_unit_test(test_memory_out), cmocka_unit_test(test_sequence), cmocka_unit_test(test_made_of_constants), cmocka_unit_test(test_strings),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }
