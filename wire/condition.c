@@ -96,7 +96,7 @@ static size_t bare_len(const char *p)
 {
     const char *at = p;
     while ((at = strstr(at, "and"))) {
-        if (at > p && isspace((unsigned char)at[-1]) && isspace((unsigned char)at[3]))
+        if (at > p && isspace((unsigned char)at[-1]) && (!at[3] || isspace((unsigned char)at[3])))
             break;
         at += 3;
     }
@@ -170,7 +170,7 @@ enum status condition_parse(const char *text, struct condition *out, struct err 
         st = take_clause(&p, text, &out->items[out->count++], e);
         if (st != ST_OK || !*p)
             break;
-        if (strncmp(p, "and", 3) != 0 || !isspace((unsigned char)p[3]))
+        if (strncmp(p, "and", 3) != 0 || (p[3] && !isspace((unsigned char)p[3])))
             st = bad(text, "goes on behind its value without 'and'", e);
         else
             p = skip(p + 3);
