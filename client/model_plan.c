@@ -8,9 +8,11 @@
 #include "base/mem.h"
 #include "base/units.h"
 #include "client/client.h"
+#include "client/model_plan.h"
 #include "client/plan_file.h"
 
 static const char *instance_path;
+static struct plan_dir_opts of_model;
 
 static json_t *stage_json(const struct plan_instance *in, const struct plan_stage *s)
 {
@@ -48,6 +50,14 @@ static void node_names(const struct plan_instance *in, const struct plan_stage *
         snprintf(out, size, "%.40s ... %.40s (%zu)", a->name, b->name, s->node_count);
 }
 
+void model_plan_print_gap(const struct plan *p, double took_ms)
+{
+    if (p->gap <= 1e-9)
+        print_field("proved", "no plan is better (%.0f ms to find)", took_ms);
+    else
+        print_field("gap", "at most %.2f %%: no plan is below %.6f ms (%.0f ms to find)", 100 * p->gap, p->bound_ms, took_ms);
+}
+
 static void print_plan(const struct plan_file *f, const struct plan *p, double took_ms, double fixed, double even)
 {
     static const char *const headings[] = {"STAGE", "DEVICE", "KIND", "NODES", "WEIGHTS", "COMPUTE", "IN", "OUT", "LOAD"};
@@ -76,10 +86,7 @@ static void print_plan(const struct plan_file *f, const struct plan *p, double t
                     p->sum_ms, p->bottleneck_ms);
     else
         print_field("bottleneck", "%.6f ms: %.2f micro-batches/s", p->bottleneck_ms, p->bottleneck_ms > 0 ? 1000 / p->bottleneck_ms : 0);
-    if (p->gap <= 1e-9)
-        print_field("proved", "no plan is better (%.0f ms to find)", took_ms);
-    else
-        print_field("gap", "at most %.2f %%: no plan is below %.6f ms (%.0f ms to find)", 100 * p->gap, p->bound_ms, took_ms);
+    model_plan_print_gap(p, took_ms);
     if (isfinite(fixed) && fixed > 0)
         print_field("beside", "devices in the order given: %.6f ms, %.1f %% more%s", fixed, 100 * (fixed / p->value_ms - 1), isfinite(even) ? "" : "; an even split does not fit");
     if (isfinite(even) && even > 0)
@@ -88,15 +95,11 @@ static void print_plan(const struct plan_file *f, const struct plan *p, double t
         print_field("note", "stages of a pipeline are contiguous; one that is not may be faster, but ebb does not run such");
 }
 
-static int run_plan(int operand_count, char **operands)
+static int plan_instance(void)
 {
-    (void)operand_count;
-    (void)operands;
     struct plan_file f;
     struct plan p;
     struct err e;
-    if (!instance_path)
-        return fail_with(ST_USER, "no problem is given; say --instance FILE");
     enum status st = plan_file_read(instance_path, &f, &e);
     if (st != ST_OK)
         return fail(&e);
@@ -118,12 +121,36 @@ static int run_plan(int operand_count, char **operands)
     return code;
 }
 
+static int run_plan(int operand_count, char **operands)
+{
+    const struct plan_dir_opts *o = &of_model;
+    if (!instance_path && !operand_count)
+        return fail_with(ST_USER, "nothing is given to be planned: name a model's directory, or a problem with --instance FILE");
+    if (instance_path && (operand_count || o->workers || o->memory_bytes || o->lanes || o->devices.count || o->link || o->precision || o->task))
+        return fail_with(ST_USER, "--instance is a whole problem, with its devices: leave the rest out");
+    int code = instance_path ? plan_instance() : model_plan_dir(operands[0], o);
+    opt_list_release(&of_model.devices);
+    return code;
+}
+
 static const struct opt plan_opts[] = {
+    {.name = "workers", .type = OPT_NUMBER, .value = &of_model.workers, .arg = "N", .group = "Workers that are alike", .help = "so many (default: as few as hold the model; 2 without --memory)"},
+    {.name = "memory", .type = OPT_SIZE, .value = &of_model.memory_bytes, .arg = "SIZE", .group = "Workers that are alike", .help = "of each (default: no limit)"},
+    {.name = "device", .type = OPT_LIST, .value = &of_model.devices, .arg = "NAME:FACTOR[:MEMORY]", .group = "Unlike workers",
+     .help = "one that is FACTOR times as fast as this machine; may be given again"},
+    {.name = "link", .type = OPT_TEXT, .value = &of_model.link, .arg = "RATE[:LATENCY]", .help = "between any two of them, such as 1Gbit/s or 10G:0.1ms (default: costs nothing)"},
+    {.name = "lanes", .type = OPT_NUMBER, .value = &of_model.lanes, .arg = "N", .help = "cores that each worker uses (default: all of this machine)"},
+    {.name = "precision", .type = OPT_TEXT, .value = &of_model.precision, .arg = "WORD", .help = "as a job with this --precision would run it"},
+    {.name = "task", .type = OPT_TEXT, .value = &of_model.task, .arg = "WORD", .help = "embed, classify, token-classify or fill-mask (default: what it was made for)"},
     {.name = "instance", .type = OPT_TEXT, .value = &instance_path, .arg = "FILE", .help = "the problem, an ebb-plan/1 file (docs/pipelines.md)"},
     ROW_JSON,
 };
-static const struct opt_command plan_table = {.name = "ebb model plan", .operands = "", .summary = "cut a model into stages over unlike devices",
+static const struct opt_command plan_table = {.name = "ebb model plan", .operands = "[DIR]", .summary = "cut a model into stages over workers, like or unlike",
                                               .details = "Finds which devices hold which part of a model, in which order, cut where, so that the busiest device is as little busy as can be (or the "
-                                                         "last of M micro-batches is through as soon as can be), and says how far from the best possible it may be.",
-                                              .examples = "  ebb model plan --instance cluster.json", .opts = plan_opts, .opt_count = COUNT(plan_opts)};
+                                                         "last of M micro-batches is through as soon as can be), and says how far from the best possible it may be. Of a model it measures on this machine what each "
+                                                         "segment costs, one of them in memory at a time; of an --instance everything is in the file.",
+                                              .examples = "  ebb model plan bert-large/ --memory 600MiB\n"
+                                                          "  ebb model plan bert-large/ --device new:2:8GiB --device old:0.5:2GiB --link 1Gbit/s\n"
+                                                          "  ebb model plan --instance cluster.json",
+                                              .opts = plan_opts, .opt_count = COUNT(plan_opts), .operands_max = 1};
 const struct command command_model_plan = {.name = "model plan", .group = "On this machine", .table = &plan_table, .run = run_plan};

@@ -27,9 +27,9 @@ _ebb()
     --on-long) COMPREPLY=($(compgen -W "truncate error" -- "$cur")); return ;;
     esac
     case $command in
-    "run") options="--help --name --model --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --preemptible --stages --deadline --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" operand=file ;;
-    "check") options="--help --name --model --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --preemptible --stages --deadline --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" operand=file ;;
-    "submit") options="--help --name --model --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --preemptible --stages --deadline --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --daemon --key-file --json" operand=file ;;
+    "run") options="--help --name --model --step --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --preemptible --stages --deadline --lease --commit --stall --micro-batch --micro-batch-tokens --workers --lanes --memory --retry --force --quiet --json" operand=file ;;
+    "check") options="--help --name --model --step --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --preemptible --stages --deadline --lease --commit --stall --micro-batch --micro-batch-tokens --force --json" operand=file ;;
+    "submit") options="--help --name --model --step --precision --task --top-k --input --format --field --pair-field --id --keep --limit --max-record --on-long --output --output-format --floats --part-bytes --max-errors --weight --priority --min-workers --max-workers --preemptible --stages --deadline --lease --commit --stall --micro-batch --micro-batch-tokens --force --socket --daemon --key-file --json" operand=file ;;
     "jobs") options="--help --all --json --socket --daemon --key-file" operand=none ;;
     "status") options="--help --json --socket --daemon --key-file" operand=job ;;
     "why") options="--help --json --socket --daemon --key-file" operand=job ;;
@@ -48,7 +48,7 @@ _ebb()
     "model inspect") options="--help --task --precision --json" operand=file ;;
     "model bench") options="--help --lanes --seconds --size --precision --task --json" operand=file ;;
     "model test") options="--help --constants --symbolic --plain --isa --all --tolerance --json" operand=file ;;
-    "model plan") options="--help --instance --json" operand=none ;;
+    "model plan") options="--help --workers --memory --device --link --lanes --precision --task --instance --json" operand=file ;;
     "doctor") options="--help --json --socket --daemon --key-file" operand=none ;;
     "keygen") options="--help --state --force --json" operand=none ;;
     "invite") options="--help --node --client --name --valid --address --json --socket --daemon --key-file" operand=none ;;

@@ -1,5 +1,6 @@
 """`ebb model plan`: published problems come to their known optimum, plans are what they say they are, and a wrong file is named with the place."""
 import glob
+import itertools
 import json
 import os
 import random
@@ -150,6 +151,68 @@ def test_wrong_files(dir):
     assert rc == 2 and "line 1" in err, err
     rc, out, err = t.run([t.EBB, "model", "plan", "--instance", os.path.join(dir, "none.json")])
     assert rc == 2 and "none.json" in err, err
+
+
+def best_load(segments, devices, rate, latency):
+    """Every order of every choice of devices, every cut: the smallest of the largest loads."""
+    n, best = len(segments), None
+    for count in range(1, len(devices) + 1):
+        for order in itertools.permutations(range(len(devices)), count):
+            for cuts in itertools.combinations(range(1, n), count - 1):
+                at, worst = [0, *cuts, n], 0
+                for i, d in enumerate(order):
+                    name, factor, room = devices[d]
+                    part = segments[at[i]:at[i + 1]]
+                    if room and sum(s["weight_bytes"] for s in part) > room:
+                        break
+                    cross = lambda k: segments[k - 1]["out_bytes"] * 8e3 / rate + latency if 0 < k < n else 0
+                    worst = max(worst, sum(s["time_ms"] for s in part) / factor, cross(at[i]), cross(at[i + 1]))
+                else:
+                    best = worst if best is None else min(best, worst)
+    return best
+
+
+def test_of_a_model(dir):
+    """What `model plan DIR` says is a plan of the segments that it measured, and none is better; memory is kept to; nonsense is refused."""
+    model = t.tiny_model(layers=5)
+
+    def said(*args):
+        rc, out, err = t.run([t.EBB, "model", "plan", model, "--lanes", "1", "--json", *args])
+        assert rc == 0, (rc, err)
+        p = json.loads(out)
+        assert len(p["segments"]) == 7 and all(s["time_ms"] > 0 for s in p["segments"]), p
+        assert sum(s["weight_bytes"] for s in p["segments"]) == p["weight_bytes"]
+        assert [s["first"] for s in p["stages"]] == [1] + [s["last"] + 1 for s in p["stages"][:-1]] and p["stages"][-1]["last"] == 7, p["stages"]
+        assert abs(p["texts_per_s"] * p["bottleneck_ms"] - 1000 * p["texts"]) < 1, p
+        return p
+
+    p = said("--workers", "3")
+    assert p["optimal"] and abs(p["bottleneck_ms"] - best_load(p["segments"], [("", 1, 0)] * 3, 1e99, 0)) < 1e-9 * p["bottleneck_ms"], p
+    assert abs(p["alone"]["time_ms"] - sum(s["time_ms"] for s in p["segments"])) < 1e-9 * p["alone"]["time_ms"], p
+    layer, fixed = p["segments"][1]["weight_bytes"], p["fixed_bytes"]
+    embeddings = p["segments"][0]["weight_bytes"]
+    room = embeddings + layer + layer // 2
+    unlike = [("slow", 0.5, 0), ("small", 2, 2 * layer), ("new", 3, room)]
+    p = said("--link", "1M:0.01ms", *[a for n, f, m in unlike for a in ("--device", f"{n}:{f}" + (f":{fixed + m}" if m else ""))])
+    assert p["optimal"] and abs(p["bottleneck_ms"] - best_load(p["segments"], unlike, 1e6, 0.01)) < 1e-9 * p["bottleneck_ms"], p
+    assert p["alone"]["device"] == "slow" and all(s["weight_bytes"] <= {"small": 2 * layer, "new": room}.get(s["device"], 1e12) for s in p["stages"]), p
+    # as few as hold it
+    assert len(said("--memory", str(fixed + p["weight_bytes"]))["stages"]) == 1
+    few = said("--memory", str(fixed + room))
+    assert len(few["devices"]) == 3 and len(few["stages"]) == 3 and few["alone"] is None, few
+
+    def refused(words, *args):
+        rc, out, err = t.run([t.EBB, "model", "plan", *args])
+        assert rc == 2 and words in err and not out, (words, rc, err)
+
+    refused("cannot hold the model", model, "--lanes", "1", "--memory", str(fixed + embeddings // 2))
+    refused("at most so many", model, "--workers", "9")
+    refused("--device takes NAME:FACTOR[:MEMORY]", model, "--device", "fast")
+    refused("--device names 'a' twice", model, "--device", "a:1", "--device", "a:2")
+    refused("--link takes RATE[:LATENCY]", model, "--link", "1X")
+    refused("leave --workers and --memory out", model, "--device", "a:1", "--memory", "1GiB")
+    refused("nothing is given to be planned")
+    refused("--instance is a whole problem", model, "--instance", "x.json")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ enum { PROFILE_TEXTS = 8, PROFILE_TOKENS = 128 };
 
 struct profile_segment {
     char first[96];        /* the op, or the layer, with which it begins */
-    double time_ms;        /* of one lane, for the nominal micro-batch */
+    double time_ms;        /* between two nominal micro-batches where o->lanes lanes are at work: a lane's processor time over their number */
     uint64_t weight_bytes; /* in memory, as packed */
     double out_bytes;      /* what crosses the cut behind it, of the nominal micro-batch; of the last one, its results */
 };
@@ -27,9 +27,9 @@ struct profile {
     struct model_info info; /* of the whole model */
 };
 
-/* o: as the model is going to be opened; part, first and end are not looked at. pause, if not NULL, is called behind each run with the processor time that
-   it took, its sleep counts (tests of unlike speeds). ST_USER: the model cannot be run in parts, with the reason. profile_release. */
-MUST_USE enum status profile_measure(const char *dir, const struct model_opts *o, void (*pause)(double cpu_ms), struct profile *out, struct err *e);
+/* o: as the model is going to be opened; part, first and end are not looked at. slower: 1; in tests of unlike speeds times are so many times longer. ST_USER: the
+   model cannot be run in parts, with the reason. profile_release. */
+MUST_USE enum status profile_measure(const char *dir, const struct model_opts *o, double slower, struct profile *out, struct err *e);
 void profile_release(struct profile *p);
 
 #endif
