@@ -7,6 +7,8 @@
 #include "scheduler/plan_search.h"
 
 #define MOST_STATES (1u << 22)
+#define NO_LIMIT (DBL_MAX / 65536) /* times any number of replicas it is still below INFINITY */
+#define MOST_GAPS 4096
 #define CLOSE 1e-9             /* loads nearer than this are equal: sums of times in another order */
 
 struct search {
@@ -19,7 +21,7 @@ struct search {
     uint8_t *known;            /* the same without words */
     double *least;             /* latency: [states][sides][ideals] */
     double *loads;             /* [class][before][behind][pair] */
-    double *rest;              /* latency, by ideal: the least that what is left can take */
+    double *rest;              /* latency: [before][class][ideal], the least that what is left can take when a stage of this class is next */
     double limit, most;        /* most: a larger sum is of no use */
     uint64_t effort, spent;
 };
@@ -266,23 +268,70 @@ static int within_limit(struct search *s, double limit, struct plan_found *f)
     return 1;
 }
 
-/* Latency: the least sum of loads, none above the limit. */
+/* Latency: the least sum of loads, none above the limit. What a beginning comes to is at least what it has and what the rest would take if a class could
+   stand as often as it likes: a beginning beyond `most` is dropped. */
+static double *rest_of(const struct search *s, size_t before, size_t c)
+{
+    return s->rest + (s->sides == 1 ? 0 : before * s->g->class_count + c) * s->g->ideals;
+}
+
+/* The stages of class c that may begin at ideal j, before what is known already of the ideals behind it. */
+static double least_next(struct search *s, size_t before, size_t c, size_t j)
+{
+    const struct plan_graph *g = s->g;
+    size_t nobody = g->class_count, most = g->classes[c].count < s->most_copies ? g->classes[c].count : s->most_copies;
+    double least = INFINITY;
+    for (size_t copies = 1; copies <= most; copies++)
+        for (size_t behind = s->sides == 1 ? nobody : 0; behind <= nobody; behind++) {
+            if (s->sides > 1 && behind == c && g->classes[c].count == 1)
+                continue;
+            const double *loads = loads_of(s, c, before, behind), *rest = s->sides == 1 || behind < nobody ? rest_of(s, c, behind) : NULL;
+            size_t end = pairs_end(s, c, copies, j);
+            s->spent += end - g->pair_at[j];
+            for (size_t i = g->pair_at[j]; i < end; i++) {
+                size_t to = g->pairs[i].to;
+                if (loads[i] > s->limit * (double)copies || !ends_right(s, to, behind))
+                    continue;
+                double x = loads[i] / (double)copies + (to == last_ideal(s) ? 0 : rest[to]);
+                if (x < least)
+                    least = x;
+            }
+        }
+    return least;
+}
+
+static void least_rest(struct search *s)
+{
+    size_t nobody = s->g->class_count;
+    for (size_t j = s->g->ideals; j-- > 0;)
+        if (s->sides == 1) {
+            s->rest[j] = j == last_ideal(s) ? 0 : INFINITY;
+            for (size_t c = 0; j < last_ideal(s) && c < nobody; c++)
+                s->rest[j] = fmin(s->rest[j], least_next(s, nobody, c, j));
+        } else {
+            for (size_t before = 0; before <= nobody; before++)
+                for (size_t c = 0; c < nobody; c++)
+                    rest_of(s, before, c)[j] = j == last_ideal(s) ? 0 : least_next(s, before, c, j);
+        }
+}
+
 static int relax(struct search *s, size_t state, size_t c, size_t copies, size_t before, size_t behind)
 {
     const struct plan_graph *g = s->g;
-    const double *from = least_of(s, state, before, c);
-    double *to = least_of(s, state + copies * s->stride[c], c, behind);
+    const double *from = least_of(s, state, before, c), *rest = rest_of(s, before, c), *loads = loads_of(s, c, before, behind);
+    double *to = least_of(s, state + copies * s->stride[c], c, behind), most = s->limit * (double)copies;
     for (size_t j = 0; j < last_ideal(s); j++) {
-        if (from[j] == INFINITY)
+        if (from[j] + rest[j] > s->most) /* INFINITY where it was not reached */
             continue;
-        s->spent += g->pair_at[j + 1] - g->pair_at[j];
-        for (size_t i = g->pair_at[j]; i < g->pair_at[j + 1]; i++) {
+        size_t end = pairs_end(s, c, copies, j);
+        s->spent += 8 + end - g->pair_at[j];
+        for (size_t i = g->pair_at[j]; i < end; i++) {
             const struct plan_pair *p = &g->pairs[i];
-            if (!ends_right(s, p->to, behind))
+            if (loads[i] > most || !ends_right(s, p->to, behind))
                 continue;
-            double x = load(s, c, copies, p, before, behind);
-            if (x <= s->limit && from[j] + x < to[p->to])
-                to[p->to] = from[j] + x;
+            double x = from[j] + loads[i] / (double)copies;
+            if (x < to[p->to])
+                to[p->to] = x;
         }
     }
     return s->spent > s->effort;
@@ -292,6 +341,7 @@ static int least_sum(struct search *s, double limit, struct plan_found *f)
 {
     size_t nobody = s->g->class_count, n = s->states * s->sides * s->g->ideals;
     s->limit = limit;
+    least_rest(s);
     for (size_t i = 0; i < n; i++)
         s->least[i] = INFINITY;
     s->spent += n;
@@ -310,7 +360,7 @@ static int least_sum(struct search *s, double limit, struct plan_found *f)
                 least = least_of(s, state, last, nobody)[last_ideal(s)];
                 best = (struct end){state, last};
             }
-    if (least == INFINITY)
+    if (least > s->most)
         return 0;
     walk_back(s, best, f, was_least);
     return 1;
@@ -320,7 +370,7 @@ static int least_sum(struct search *s, double limit, struct plan_found *f)
 static void least_bottleneck(struct search *s, struct plan_found *f)
 {
     double lo = plan_floor(s->g);
-    if (!within_limit(s, DBL_MAX, f))
+    if (!within_limit(s, NO_LIMIT, f))
         return;
     double hi = f->bottleneck;
     while (hi - lo > CLOSE * hi && s->spent <= s->effort) {
@@ -334,44 +384,72 @@ static void least_bottleneck(struct search *s, struct plan_found *f)
     f->exhausted = f->bound < hi;
 }
 
-/* Each node where it is fastest. */
-static void least_rest(struct search *s)
+/* Largest loads of which not everything is known: no plan in it has a smaller sum than this. */
+struct gap {
+    double low, high, sum;
+};
+
+struct gaps {
+    struct gap *of;
+    size_t count, cap;
+};
+
+static double least_in(const struct gap *a, double waits)
 {
-    const struct plan_graph *g = s->g;
-    for (size_t i = 0; i < g->ideals; i++) {
-        s->rest[i] = 0;
-        for (size_t v = 0; v < g->inst->node_count; v++) {
-            double least = INFINITY;
-            for (size_t c = 0; c < g->class_count && !plan_bit(g->ideal + i * g->words, g->lump_of[v]); c++)
-                least = fmin(least, g->inst->nodes[v].time_ms[g->classes[c].kind]);
-            s->rest[i] += isfinite(least) ? least / (double)s->most_copies : 0;
-        }
-    }
+    return a->sum + waits * a->low;
 }
 
-/* Of M micro-batches: plans of ever smaller largest load and larger sum, until what is left cannot be better. */
+static void add_gap(struct gaps *a, double low, double high, double sum)
+{
+    if (low < high && a->count < a->cap)
+        a->of[a->count++] = (struct gap){low, high, sum};
+}
+
+/* Of M micro-batches. Let sum(T) be the least sum of loads of plans without a load above T; it falls as T grows, and the best plan is where sum(T) + (M - 1) T is least.
+   What is not known yet are intervals of T, each with a bound on its sums from the interval to the right of it. The one with the least hope is asked in turn
+   in its middle and just below its end: the plan found there (s, b) settles all from b to where it was asked. None better found settles the left part. */
 static void least_latency(struct search *s, struct plan_found *f)
 {
     struct plan_graph *g = s->g;
     double waits = g->inst->micro_batches ? (double)(g->inst->micro_batches - 1) : 0;
     struct plan_cut *mine = plan_take(&g->arena, g->inst->device_count, sizeof *mine);
+    struct gaps open = {.of = plan_take(&g->arena, MOST_GAPS, sizeof *open.of), .cap = MOST_GAPS};
     struct plan_found now = {.cuts = mine};
     least_bottleneck(s, f);
-    if (!mine || !f->count)
+    if (!mine || !open.of || !f->count)
         return;
+    double floor = f->bound, best = plan_value(g, f->bottleneck, f->sum), hope;
+    s->limit = NO_LIMIT;
     least_rest(s);
-    double floor = f->bound, best = plan_value(g, f->bottleneck, f->sum), limit = DBL_MAX, sum = 0;
+    double sum = INFINITY;
+    for (size_t c = 0; c < (s->sides == 1 ? 1 : g->class_count); c++)
+        sum = fmin(sum, rest_of(s, g->class_count, c)[0]);
+    add_gap(&open, floor, NO_LIMIT, sum);
     f->exhausted = 0;
-    while (s->most = best - waits * floor, least_sum(s, limit, &now)) {
-        if (limit == DBL_MAX && waits > 0) { /* the least sum of all: a larger load than this can no more win */
-            double most = (best - now.sum) / waits;
-            sum = now.sum;
-            if (now.bottleneck > most) {
-                limit = most;
-                if (plan_value(g, now.bottleneck, now.sum) >= best)
-                    continue;
-            }
+    for (int turn = 0; open.count; turn++) {
+        size_t at = 0;
+        for (size_t i = 1; i < open.count; i++)
+            if (least_in(&open.of[i], waits) < least_in(&open.of[at], waits))
+                at = i;
+        struct gap a = open.of[at];
+        hope = least_in(&a, waits);
+        if (hope >= best * (1 - CLOSE))
+            break;
+        open.of[at] = open.of[--open.count];
+        if (waits > 0 && a.high > (best - a.sum) / waits)
+            a.high = (best - a.sum) / waits;
+        double asked = turn % 2 == 0 || a.high == NO_LIMIT ? a.high : a.low + (a.high - a.low) / 2;
+        s->most = best - waits * a.low;
+        int found = least_sum(s, asked, &now);
+        if (now.exhausted || open.count + 2 > open.cap) {
+            f->exhausted = 1;
+            f->bound = hope;
+            return;
         }
+        add_gap(&open, asked, a.high, a.sum);
+        if (!found)
+            continue;
+        add_gap(&open, a.low, now.bottleneck * (1 - 1e-12), now.sum);
         double value = plan_value(g, now.bottleneck, now.sum);
         if (value < best) {
             best = value;
@@ -380,15 +458,8 @@ static void least_latency(struct search *s, struct plan_found *f)
             f->bottleneck = now.bottleneck;
             f->sum = now.sum;
         }
-        sum = now.sum;
-        if (now.sum + waits * floor >= best * (1 - CLOSE) || now.bottleneck <= floor * (1 + CLOSE))
-            break;
-        limit = now.bottleneck * (1 - 1e-12);
     }
-    f->exhausted = now.exhausted;
-    if (sum == 0 && now.exhausted) /* not even the least sum of all is known */
-        sum = s->rest[0];
-    f->bound = now.exhausted && sum + waits * floor < best ? sum + waits * floor : best;
+    f->bound = best;
 }
 
 size_t plan_states(const struct plan_graph *g, uint64_t effort)
@@ -426,9 +497,10 @@ void plan_exact(struct plan_graph *g, size_t states, uint64_t effort, struct pla
     s.known = plan_take(a, known_count(&s), 1);
     s.allowed = plan_take(a, known_count(&s) * s.words, sizeof *s.allowed);
     s.loads = plan_take(a, c * s.sides * g->pair_at[g->ideals], sizeof *s.loads);
-    s.rest = plan_take(a, g->ideals, sizeof *s.rest);
-    if (g->inst->objective == PLAN_LATENCY)
+    if (g->inst->objective == PLAN_LATENCY) {
+        s.rest = plan_take(a, g->hop ? (c + 1) * c * g->ideals : g->ideals, sizeof *s.rest);
         s.least = plan_take(a, states * s.sides * g->ideals, sizeof *s.least);
+    }
     if (a->failed)
         return;
     make_loads(&s);
