@@ -146,7 +146,7 @@ $(B)/tests/hostile: $(B)/obj/tests/lib/hostile.o $(call LIBS_OF,wire base)
 TEST_TOOLS := $(B)/tests/mkmodel $(B)/tests/crowd $(B)/tests/hostile
 # the simulator over the real core, and the same over a core in which bugs can be planted
 SIM_TESTS := $(B)/tests/sim $(B)/tests/sim_mutants $(B)/tests/sim_elastic
-OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/sim/worker.c tests/sim/image.c tests/sim/provider.c)
+OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/sim/worker.c tests/sim/image.c tests/sim/provider.c tests/sim/gang.c)
 OBJ_mutants := $(patsubst %.c,$(B)/obj-mutants/%.o,$(SRC_scheduler))
 $(B)/tests/sim: $(call OBJ,tests/sim/main.c) $(OBJ_sim) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)

@@ -51,7 +51,7 @@ struct node *blame_probe_for(const struct sched *s, const struct job *j, const s
     for (n = ledger_avail(&j->ledger, AVAIL_CRASHER, NULL); n; n = ledger_avail(&j->ledger, AVAIL_CRASHER, n))
         if (n->crashes + 1u < s->config.lone_crashes || n->crash_host != w->host->id || !other_host(s, j, n->crash_host))
             return n; /* the last crash must be another host's */
-    if (w->gang)
+    if (w->gang || gang_needs(w, j))
         return ledger_avail(&j->ledger, AVAIL_CRASHER, NULL);
     return NULL;
 }
@@ -154,7 +154,7 @@ static int mark_loss(struct sched *s, struct lease *l)
 static struct lease *foreign(const struct sched *s, const struct worker *w, const struct sched_suspect *suspects, size_t i)
 {
     struct lease *l = map_get(&s->epochs, suspects[i].epoch);
-    if (!l || l->worker == w || MUTANT(37))
+    if (!l || l->worker == w || MUTANT(33))
         return NULL;
     for (size_t k = 0; k < i; k++)
         if (suspects[k].epoch == l->epoch)

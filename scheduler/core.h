@@ -118,6 +118,7 @@ struct lease {
     uint64_t records_committed, bytes_committed;
     uint64_t records_counted, bytes_counted;    /* already part of the worker's rate */
     uint64_t seen_ms;               /* the worker named it, or it was granted */
+    uint64_t step;                  /* of the core, in which it was granted */
     uint64_t cut_deadline_ms;       /* 0: no cut is outstanding */
     int probe, claimed, refused_cut, told_to_stop;
     struct lease *job_prev, *job_next, *worker_next;
@@ -166,7 +167,7 @@ struct worker {
 struct sched {
     struct sched_config config;
     enum { FRESH, RESTORING, WORKING } phase;
-    uint64_t now_ms;
+    uint64_t now_ms, step;
     uint32_t generation, counter;
 
     struct job **jobs;              /* by id */

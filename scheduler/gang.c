@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "scheduler/blame.h"
 #include "scheduler/lease.h"
 #include "scheduler/scale.h"
 #include "scheduler/share.h"
@@ -20,7 +21,7 @@
 #define SEGMENTS_MOST 4096
 #define AGAIN_MS 10000          /* nothing was heard: the message may be lost */
 #define PROFILE_AGAIN_MS 30000
-#define PROFILE_MOST_MS 600000  /* a worker that has not measured a model by then does not get to it */
+#define PROFILE_MOST_MS 600000  /* workers of one host measure one after the other */
 #define LOADING_STALLS 4        /* loading a part may take so many stall timeouts */
 #define FAULTS_MOST 3           /* in a row, without a commit between */
 #define BREAK_MS 5000           /* a pipeline that was given up is not set up again for so long, doubled each time up to 64 times that */
@@ -74,7 +75,7 @@ int gang_can_hold(const struct worker *w, const struct job *j)
     if (!gang_needs(w, j) || w->solo_model == j->row.params.model_key)
         return 1;
     /* one that could be of use to a pipeline is measured first */
-    return !j->row.params.stages && j->by_window && (!w->reach || j->gang_supply < 2 || gang_profile(w, j->row.params.model_key));
+    return !j->row.params.stages && j->by_window && (!w->reach || !j->gang_gather_ms || gang_profile(w, j->row.params.model_key));
 }
 
 int gang_waits(const struct worker *w)
@@ -84,7 +85,7 @@ int gang_waits(const struct worker *w)
 
 int gang_may_join(const struct sched *s, const struct worker *w, const struct job *j)
 {
-    return gang_needs(w, j) && worker_usable(w) && w->reach && !w->gang && !w->mute && w->solo_model != j->row.params.model_key &&
+    return gang_needs(w, j) && worker_usable(w) && w->reach && (!w->gang || MUTANT(34)) && !w->mute && w->solo_model != j->row.params.model_key &&
            s->now_ms - w->beat_ms <= 5 * s->config.beat_ms && share_fits(s, w, j);
 }
 
@@ -156,7 +157,7 @@ void gang_leave(struct sched *s, struct worker *w)
 
 void gang_again(struct sched *s, struct worker *w)
 {
-    if (w->gang && w->gang->state != GANG_BROKEN && !MUTANT(30))
+    if (w->gang && w->gang->state != GANG_BROKEN)
         gang_set_state(s, w->gang, GANG_BROKEN);
 }
 
@@ -196,17 +197,30 @@ void gang_forget(struct worker *w)
     w->profiles = NULL;
 }
 
+int gang_too_soon(struct sched *s, const struct worker *w)
+{
+    for (const struct lease *l = w ? w->leases : NULL; l; l = l->worker_next)
+        if (l->step == s->step) {
+            s->gang_dirty = 1;
+            s->retry_ms = s->now_ms;
+            return 1;
+        }
+    return 0;
+}
+
 /* Its head gives up what it holds. 0, or -1: memory is out, nothing has changed. */
 static int dissolve(struct sched *s, struct gang *g, const char *why)
 {
     size_t pieces = 0, leases = 0;
     struct worker *head = g->head;
+    if (gang_too_soon(s, head))
+        return 0;
     for (const struct lease *l = head ? head->leases : NULL; l; l = l->worker_next, leases++)
         pieces += l->pieces;
     if (core_room(s, 3, leases + 1, pieces * 3, 0))
         return -1;
     core_history(s, g->job, "its pipeline of %u workers is dissolved: %s", g->count, why);
-    while (head && head->leases && !MUTANT(31)) {
+    while (head && head->leases) {
         core_message(s, SCHED_DO_SEND_REVOKE, head->leases->job->row.id, head->id, head->leases->epoch);
         lease_release(s, head->leases);
     }
@@ -220,6 +234,8 @@ static int give_up(struct sched *s, struct gang *g)
     struct job *j = g->job;
     char why[100];
     snprintf(why, sizeof why, "%u times in a row one worker did not answer another", g->faults);
+    if (gang_too_soon(s, g->head))
+        return 0;
     if (dissolve(s, g, why))
         return -1;
     uint64_t wait = (uint64_t)BREAK_MS << (j->gang_breaks < 6 ? j->gang_breaks : 6);
@@ -296,7 +312,7 @@ static struct gang *spoken_of(struct sched *s, struct worker *w, const struct sc
 {
     struct gang *g = w->gang;
     if (g && g->id == ev->u.stage.gang)
-        return g->cut == ev->u.stage.cut || MUTANT(32) ? g : NULL;
+        return g->cut == ev->u.stage.cut || MUTANT(31) ? g : NULL;
     struct sched_action *a = core_message(s, SCHED_DO_SEND_STAGE, ev->job, w->id, 0);
     a->u.stage.gang = ev->u.stage.gang;
     a->u.stage.cut = ev->u.stage.cut;
@@ -319,7 +335,7 @@ enum status gang_stage_ready(struct sched *s, const struct sched_event *ev, stru
     if (ev->u.stage.load_ms)
         j->load_ms = j->load_ms ? (j->load_ms * 3 + ev->u.stage.load_ms) / 4 : ev->u.stage.load_ms;
     for (uint32_t i = 0; i < g->count; i++)
-        if (!g->members[i].ready && !(MUTANT(33) && i))
+        if (!g->members[i].ready && !(MUTANT(30) && i))
             return ST_OK;
     gang_set_state(s, g, GANG_RUNNING);
     send_stage(s, SCHED_DO_SEND_STAGE_GO, g, g->head);
@@ -427,7 +443,7 @@ static int tend_loading(struct sched *s, struct gang *g)
         return -1;
     g->sent_ms = s->now_ms;
     for (uint32_t i = 0; i < g->count; i++)
-        if (!g->members[i].ready && !MUTANT(34))
+        if (!g->members[i].ready)
             send_stage(s, SCHED_DO_SEND_STAGE, g, g->members[i].worker);
     return 0;
 }
@@ -446,7 +462,7 @@ static int tend(struct sched *s, struct gang *g)
 {
     struct job *j = g->job;
     for (uint32_t i = 0; i < g->count && g->state != GANG_BROKEN; i++)
-        if (!share_fits(s, g->members[i].worker, j))
+        if (g->members[i].worker && !share_fits(s, g->members[i].worker, j))
             gang_leave(s, g->members[i].worker);
     if (g->head && g->head->lease_count)
         g->idle_ms = 0;
@@ -482,10 +498,15 @@ static int tend_profiles(struct sched *s)
             j = j->next_running;
         if (!j) {
             set_profiling(s, w, 0);
-        } else if (s->now_ms - w->profile_ms >= PROFILE_MOST_MS) {
-            w->failed_model = w->profiling;
-            w->failed_ms = s->now_ms;
-            set_profiling(s, w, 0);
+        } else if (s->now_ms - w->profile_ms >= PROFILE_MOST_MS && s->now_ms >= s->no_hang_before_ms) { /* it beats, and does not get to it */
+            if (core_room(s, 0, 1, 0, 0))
+                return -1;
+            struct sched_action *a = core_message(s, SCHED_DO_KILL_WORKER, j->row.id, w->id, 0);
+            snprintf(a->u.text, sizeof a->u.text, "it has not measured the model for %" PRIu64 " s", (s->now_ms - w->profile_ms) / 1000);
+            w->killed = 1;
+            w->killed_ms = s->now_ms;
+            worker_refresh(s, w); /* it measures no more */
+            worker_timer(s, w);
         } else if (s->now_ms - w->profile_sent_ms >= PROFILE_AGAIN_MS) {
             if (core_room(s, 0, 1, 0, 0))
                 return -1;
@@ -510,7 +531,7 @@ static int tend_stranded(struct sched *s, struct job *j)
         }
         if (!w->stranded_ms)
             w->stranded_ms = s->now_ms;
-        if (s->now_ms - w->stranded_ms < STRANDED_MS || MUTANT(35))
+        if (s->now_ms - w->stranded_ms < STRANDED_MS)
             continue;
         if (core_room(s, 1, 1, l->pieces * 3, 0))
             return -1;
@@ -538,7 +559,9 @@ static int wants_those_of(const struct sched *s, const struct job *j, const stru
     }
     for (uint32_t i = 0; i < g->count; i++) {
         const struct worker *w = g->members[i].worker;
-        if (w && share_fits(s, w, j) && (!gang_needs(w, j) || w->reach))
+        if (!w || !share_fits(s, w, j))
+            continue;
+        if (gang_needs(w, j) ? w->reach && gang_wanted(s, j) : j->avail[0] || blame_probe_for(s, j, w))
             return 1;
     }
     return 0;
@@ -566,7 +589,7 @@ static int yield(struct sched *s)
         if (!j->gang_want_ms)
             j->gang_want_ms = s->now_ms;
         uint64_t wait = j->row.params.priority > victim->job->row.params.priority ? HIGHER_MS : EQUAL_MS;
-        if (s->now_ms - j->gang_want_ms < wait || MUTANT(36))
+        if (s->now_ms - j->gang_want_ms < wait || MUTANT(32))
             continue;
         j->gang_want_ms = s->now_ms;
         if (dissolve(s, victim, "another job goes first"))

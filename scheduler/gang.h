@@ -87,6 +87,8 @@ int gang_gathers(const struct sched *s, const struct worker *w, const struct job
 uint32_t gang_silent_members(const struct job *j);
 /* How many workers a pipeline of j has, as far as one knows; 1: it is no job of pipelines. */
 uint32_t gang_size(const struct job *j);
+/* It was given a lease in this very step, which is not a row yet: what would take it back waits for the next one. */
+int gang_too_soon(struct sched *s, const struct worker *w);
 /* How many would take part in the work of a free worker: the members of its gang. */
 uint32_t gang_count_of(const struct worker *w);
 
@@ -107,6 +109,8 @@ uint64_t gang_memory(const struct worker *w, const struct profile *p); /* for we
 enum status gang_redivide(struct sched *s, struct gang *g, struct gang_division *out, struct err *e);
 /* One more gang, or a better one, for jobs that want it. 1: something was done and there may be more to do. */
 int gang_gather(struct sched *s);
+/* Would j have use for one more pipeline, and may it have one? */
+int gang_wanted(const struct sched *s, const struct job *j);
 /* Carries out a division: a new gang's first cut, or the next one of an old gang. Room: gang_cut_room. */
 int gang_cut_room(struct sched *s);
 void gang_cut(struct sched *s, struct gang *g, const struct gang_division *d);

@@ -367,6 +367,9 @@ static int form(struct sched *s, struct job *j, const struct gang_division *d)
             head = w;
     }
     for (uint32_t i = 0; i < d->count; i++)
+        if (d->members[i].worker != head && gang_too_soon(s, d->members[i].worker))
+            return 0;
+    for (uint32_t i = 0; i < d->count; i++)
         for (const struct lease *l = d->members[i].worker->leases; l; l = l->worker_next) {
             pieces += l->pieces;
             leases++;
@@ -584,7 +587,7 @@ static int improve(struct sched *s, struct gang *g)
 }
 
 /* Whether free workers are to wait for j. */
-static int wants(struct sched *s, struct job *j)
+int gang_wanted(const struct sched *s, const struct job *j)
 {
     if (!has_work(j) || s->now_ms < j->gang_after_ms || allowed(j) < 2 || s->now_ms < j->gang_rest_ms)
         return 0;
@@ -605,7 +608,7 @@ int gang_gather(struct sched *s)
             survey(s, j);
         int enough = j->gang_least && j->gang_supply >= least_of(j) && j->gang_supply > 1;
         int was = j->gang_gather_ms != 0;
-        if (!enough || !wants(s, j)) {
+        if (!enough || !gang_wanted(s, j)) {
             j->gang_gather_ms = 0;
         } else if (!was) {
             j->gang_gather_ms = s->now_ms;

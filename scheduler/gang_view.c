@@ -123,6 +123,8 @@ int gang_why(const struct sched *s, const struct job *j, char *out, size_t size)
         SAY("its model needs %u workers at once, %zu %s free, the others serve other jobs", least, unoccupied, unoccupied == 1 ? "is" : "are");
         return 1;
     }
+    if (!j->gang_tried)
+        return 0;
     SAY("the %u workers that reach each other have too little memory for its model together", j->gang_supply);
     return 1;
 }

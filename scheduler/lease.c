@@ -137,6 +137,7 @@ struct lease *lease_grant(struct sched *s, struct worker *w, struct job *j, stru
     l->claimed = 1;
     l->read_to = n->span.begin;
     l->seen_ms = s->now_ms;
+    l->step = s->step;
     if (w->lease_count == 1) { /* it begins to work */
         w->progress_ms = s->now_ms;
         w->rate_ms += s->now_ms - w->idle_since_ms; /* waiting for work is not slowness */

@@ -245,6 +245,7 @@ enum status sched_step(struct sched *s, const struct sched_event *ev, struct sch
         return err_nomem(e, "a step");
     BUG_IF(ev->now_ms < s->now_ms, "scheduler: time goes back from %" PRIu64 " to %" PRIu64, s->now_ms, ev->now_ms);
     s->now_ms = ev->now_ms;
+    s->step++;
     notice_stall(s);
     uint64_t retry_ms = s->retry_ms;
     if (s->now_ms >= retry_ms)

@@ -109,7 +109,7 @@ static int wants_probe(struct sched *s, struct worker *w)
 /* One lease, or none: 1 or 0. */
 static int feed_one(struct sched *s, struct worker *w)
 {
-    if (!worker_usable(w) || w->mute || w->lease_count >= 2 || (!w->leases && !worker_unoccupied(w)) || (w->gang && w->gang->state != GANG_RUNNING))
+    if (!worker_usable(w) || w->mute || w->lease_count >= 2 || (!w->leases && !worker_unoccupied(w)) || (w->gang && w->gang->state != GANG_RUNNING && !MUTANT(28)))
         return 0;
     struct lease *held = w->leases;
     if (held && ((held->probe && !MUTANT(19)) || held->told_to_stop || w->loading || !lease_near_end(s, w, held)))

@@ -187,7 +187,8 @@ void sched_worker_view(const struct sched *s, size_t i, struct sched_worker_view
                                       .bytes_per_s = w->leases ? w->bytes_per_s : 0};
     if (w->gang) {
         out->gang = w->gang->id;
-        out->job = w->gang->job->row.id;
+        out->job = out->gang_job = w->gang->job->row.id;
+        out->gang_runs = w->gang->state == GANG_RUNNING;
         out->stage = w->stage;
         out->stages = w->gang->count;
     }

@@ -24,7 +24,7 @@ int worker_usable(const struct worker *w)
 
 int worker_unoccupied(const struct worker *w)
 {
-    return worker_usable(w) && !w->lease_count && !w->profiling && (!w->gang || (w->gang->head == w && w->gang->state == GANG_RUNNING));
+    return worker_usable(w) && !w->lease_count && !w->profiling && (!w->gang || MUTANT(35) || (w->gang->head == w && (w->gang->state == GANG_RUNNING || MUTANT(28))));
 }
 
 void worker_refresh(struct sched *s, struct worker *w)

@@ -72,6 +72,7 @@ static void check_answers(struct sim *m, const struct sched_action *a)
         }
         m->stale += a->u.ack.verdict == ACK_STALE;
     }
+    gang_check_action(m, a);
     if (a->kind == SCHED_DO_SEND_DRAIN) {
         m->let_go += !m->operating;
         providers_check_drain(m, a->worker);
@@ -125,6 +126,7 @@ int daemon_step(struct sim *m, struct sched_event *ev)
     if (m->elastic && (ev->kind == SCHED_JOB_SUBMITTED || ev->kind == SCHED_JOB_CONTROL))
         providers_note(m);
     sched_check(m->sched);
+    gang_check_time(m);
     image_compare(m, &m->now, m->sched);
     struct pending *p = xmalloc(sizeof *p);
     p->update.count = p->update.cap = m->update.count;
@@ -214,6 +216,9 @@ static void carry_out(struct sim *m, const struct sched_action *a)
     case SCHED_DO_SEND_REVOKE:
     case SCHED_DO_SEND_ACK:
     case SCHED_DO_SEND_DRAIN:
+    case SCHED_DO_SEND_PROFILE:
+    case SCHED_DO_SEND_STAGE:
+    case SCHED_DO_SEND_STAGE_GO:
         if ((w = sim_worker_by_id(m, a->worker)))
             sim_to_worker(m, w->index, a);
         break;
@@ -235,6 +240,7 @@ static void carry_out(struct sim *m, const struct sched_action *a)
     case SCHED_DO_WAKE:
         it = sim_at(m, a->u.wake_ms > m->now_ms ? a->u.wake_ms : m->now_ms, TICK);
         it->number = m->life;
+        it->worker = ++m->alarm;
         break;
     default:
         break;

@@ -40,6 +40,14 @@ static const char *const bugs[] = {
     [25] = "a limit that fell never rises",
     [26] = "more workers are wanted than the job may have",
     [27] = "workers are still wanted when all is done",
+    [28] = "the head of a pipeline gets leases before all of its members are ready",
+    [29] = "a member that leaves does not break its pipeline",
+    [30] = "a pipeline is told to go when its first member is ready",
+    [31] = "a part that was loaded for an older cut counts",
+    [32] = "a pipeline keeps its workers whoever waits",
+    [33] = "what a member of a pipeline died of is not blamed",
+    [34] = "a worker is taken into two pipelines",
+    [35] = "members that are not the head get leases",
 };
 
 static int run(int mutant, uint64_t *at)

@@ -66,6 +66,7 @@ void parcel_free(struct parcel *p)
     free(p->progress);
     free(p->held);
     free(p->suspects);
+    free(p->segments);
     free(p);
 }
 
@@ -85,6 +86,7 @@ static struct parcel *parcel_copy(struct sim *m, const struct parcel *from)
     COPY(progress, beat.leases, from->ev.u.beat.count)
     COPY(held, joined.held, from->ev.u.joined.held_count)
     COPY(suspects, ended.suspects, from->ev.u.ended.count)
+    COPY(segments, profiled.segments, from->ev.u.profiled.count)
 #undef COPY
     return p;
 }

@@ -125,11 +125,12 @@ static void worth_now(const struct sim *m, uint64_t *could_all, uint64_t *would_
         const struct image_job *j = &m->now.jobs[k];
         if (!j->exists || j->row.state != JOB_RUNNING || !j->span_count)
             continue;
+        const struct dataset *d = &m->data[k];
         struct left x = left_of(m, k);
-        uint64_t could = 4 * x.records + 4, would = (uint64_t)((double)x.bytes / (FASTEST * SLOWEST_LOAD_MS)), max = j->row.params.max_workers;
+        uint64_t could = (4 * x.records + 4) * (d->params.stages > 1 ? d->params.stages : m->gangs ? GANG_MOST : 1), would = (uint64_t)((double)x.bytes / (FASTEST * SLOWEST_LOAD_MS)), max = j->row.params.max_workers;
         if (would > x.records / 4)
             would = x.records / 4;
-        if (x.streams || x.backs_off) /* one a stream; others wait */
+        if (x.streams || x.backs_off || m->gangs) /* one a stream; others wait; pipelines are slower to come */
             would = 1;
         if (max && could > max)
             could = max;

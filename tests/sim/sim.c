@@ -116,7 +116,7 @@ static void happen(struct sim *m, struct item *it)
             daemon_synced(m);
         break;
     case TICK:
-        if (it->number == m->life) {
+        if (it->number == m->life && (it->worker == m->alarm || chance(m, 0.05))) { /* or one too many */
             ev.kind = SCHED_TICK;
             daemon_step(m, &ev);
         }
@@ -196,6 +196,12 @@ static void happen(struct sim *m, struct item *it)
     case PROVIDERS_TURN:
         providers_turn(m);
         break;
+    case WORKER_SHUT:
+        if (m->faulty) {
+            w->shut_until = m->now_ms + rnd(m, 60000);
+            sim_at(m, m->now_ms + 5000 + rnd(m, 60000), WORKER_SHUT)->worker = rnd(m, m->worker_count);
+        }
+        break;
     }
 }
 
@@ -253,6 +259,15 @@ static void make_dataset(struct sim *m, size_t k)
                                     .max_attempts = 3};
     free(sizes);
     free(kinds);
+    if (!m->gangs || chance(m, 0.3))
+        return;
+    /* a pipeline of so many, or of as many as it takes: two workers of three have too little memory then */
+    d->params.model_key = 3 + k;
+    d->params.stages = m->worker_count < 2 ? 0 : (uint32_t)rnd(m, m->worker_count < 3 ? 2 : 4);
+    d->params.stages += d->params.stages == 1;
+    d->params.model_bytes = 12 * SIM_GIB;
+    if (d->params.max_workers && d->params.max_workers < d->params.stages)
+        d->params.max_workers += d->params.stages;
 }
 
 static int all_over(const struct sim *m)
@@ -359,12 +374,17 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
         m->publish_fails = chance(m, 0.3) ? 0.3 : 0;
     }
     m->faults_end_ms = m->now_ms + 20000 + rnd(m, 180000);
+    m->gangs = m->seed % 5 == 2;
     m->data_count = 1 + rnd(m, chance(m, 0.3) ? MAX_JOBS : 2);
+    size_t most_workers = 0;
+    if (m->gangs)
+        m->worker_count = most_workers = 1 + rnd(m, chance(m, 0.2) ? 40 : 12);
     for (size_t k = 0; k < m->data_count; k++) {
         make_dataset(m, k);
         sim_at(m, m->now_ms + rnd(m, k ? 60000 : 2000), SUBMIT)->number = k;
     }
-    m->worker_count = 1 + rnd(m, chance(m, 0.1) ? 40 : 10);
+    if (!most_workers)
+        m->worker_count = 1 + rnd(m, chance(m, 0.1) ? 40 : 10);
     for (size_t i = 0; i < m->worker_count; i++)
         m->workers[i].index = i;
     providers_make(m);
@@ -383,6 +403,8 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
         }
         if (chance(m, 0.3))
             sim_at(m, m->now_ms + rnd(m, 60000), DAEMON_STALLS);
+        if (m->gangs && chance(m, 0.4))
+            sim_at(m, m->now_ms + rnd(m, 60000), WORKER_SHUT)->worker = rnd(m, m->worker_count);
     }
     sim_at(m, m->now_ms + 5000, OPERATOR);
     daemon_up(m);
@@ -394,11 +416,16 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
             m->faulty = 0;
         int stuck = !m->faulty && m->now_ms - m->progress_ms > NO_PROGRESS_MS && !all_over(m);
         if (stuck)
-            for (size_t k = 0; m->sched && k < m->data_count; k++) {
+            for (size_t k = 0; m->sched && m->trace && k < m->data_count; k++) {
                 struct sched_job_view v;
-                if (sched_job_view(m->sched, k + 1, &v))
-                    sim_trace(m, "job %zu: state %d, %" PRIu64 " spans ready, %" PRIu64 " leased, %u workers, waits for '%s'", k + 1,
-                              (int)v.row->state, v.spans_ready, v.spans_leased, v.workers, v.waits_for);
+                if (!sched_job_view(m->sched, k + 1, &v))
+                    continue;
+                sim_trace(m, "job %zu: state %d, %" PRIu64 " spans ready, %" PRIu64 " leased, %u workers, %u stages, at most %u workers, waits for '%s'", k + 1,
+                          (int)v.row->state, v.spans_ready, v.spans_leased, v.workers, v.row->params.stages, v.row->params.max_workers, v.waits_for);
+                for (size_t i = 0; i < m->now.jobs[k].span_count; i++)
+                    sim_trace(m, "    %" PRIu64 "-%" PRIu64 " probe %u, %u crashes on %" PRIu64 ", %u attempts", m->now.jobs[k].spans[i].span.begin,
+                              m->now.jobs[k].spans[i].span.end, m->now.jobs[k].spans[i].probe, m->now.jobs[k].spans[i].crashes, m->now.jobs[k].spans[i].crash_host,
+                              m->now.jobs[k].spans[i].attempts);
             }
         if (stuck)
             sim_fail(m, "no faults any more, work left, and for %d min nothing has been done", NO_PROGRESS_MS / 60000);

@@ -93,6 +93,7 @@ enum happening {
     OPERATOR,
     SUBMIT,
     PROVIDERS_TURN,
+    WORKER_SHUT,     /* other workers do not reach it for a while */
 };
 
 struct parcel {      /* owned copy of an event with its arrays */
@@ -103,6 +104,7 @@ struct parcel {      /* owned copy of an event with its arrays */
     struct sched_progress *progress;
     struct sched_held *held;
     struct sched_suspect *suspects;
+    struct sched_segment *segments;
 };
 
 struct item {
@@ -119,6 +121,7 @@ struct item *sim_at(struct sim *m, uint64_t at_ms, enum happening what);
 enum unit { TODO, FINISHED, FAULTY, LATE, GIVE_BACK, SENT, GONE };
 
 struct held_lease {
+    int in_gang;             /* given to the head of a gang: only through one it goes on */
     uint64_t job, epoch, next_seq;
     struct span span;
     int probe;
@@ -145,7 +148,30 @@ struct sim_worker {
     size_t lanes, in_lane;   /* units of the first lease, from `next` on, that are being computed */
     double speed, budget;    /* bytes/ms */
     struct held_lease *leases;
+    /* as a member of a gang */
+    struct sched_action stage;   /* what it was told last; gang 0: nothing */
+    int stage_loaded, going;     /* its part; as the head: all are, it was told */
+    uint64_t stage_ready_at, waits_since, fault_ms;
+    uint64_t profile_at, profile_job;
+    uint64_t shut_until;         /* other workers do not reach it */
+    uint64_t died_ms;
+    uint64_t memory, reach;
+    int solo;                    /* the core found that it does best alone */
+    struct sched_suspect named[64]; /* in its lanes, of a head's lease */
+    size_t named_count;
 };
+/* gang.c: workers of one pipeline */
+#define SIM_GIB (UINT64_C(1) << 30)
+int gang_needed(const struct sim_worker *w, const struct dataset *d);
+void gang_receive(struct sim *m, struct sim_worker *w, const struct sched_action *a);
+void gang_turn(struct sim *m, struct sim_worker *w);
+/* Bytes/ms at which the lease goes on now; 0: it does not. */
+double gang_pace(struct sim *m, struct sim_worker *w, const struct held_lease *l);
+/* Who runs the segment at which a record does harm: w itself, or another member of its gang. */
+struct sim_worker *gang_victim(struct sim *m, struct sim_worker *w, const struct held_lease *l, size_t record);
+void gang_check_action(struct sim *m, const struct sched_action *a);
+void gang_check_time(struct sim *m);
+struct parcel *worker_message(struct sim *m, struct sim_worker *w, enum sched_event_kind kind);
 void worker_spawn(struct sim *m, struct sim_worker *w, uint64_t id);
 void worker_turn(struct sim *m, struct sim_worker *w);
 void worker_receive(struct sim *m, struct sim_worker *w, const struct sched_action *a);
@@ -196,9 +222,12 @@ struct sim {
     uint32_t generation;
     uint64_t life;           /* 0: the daemon is down */
     uint64_t lives, stalled_until;
+    size_t alarm;            /* there is one, as in the daemon: another time takes the place of the last */
     struct pending *first, *last;
     int syncing;
     uint32_t wanted[PROVIDERS];
+    int gangs;               /* some jobs need several workers at once */
+    uint64_t passed_over_ms; /* since when a job of higher priority has waited while a gang of a lower one worked; 0: none has */
     int elastic, operating;  /* workers come from providers; an operator's word is being carried out */
     struct sim_provider providers[3];
     size_t provider_count;
@@ -213,7 +242,7 @@ struct sim {
 
     uint64_t progress_ms;    /* when a record was last done for good, or a job ended */
     uint64_t best[MAX_JOBS][3], longest_ms;
-    uint64_t steps, commits, crashes, restarts, cuts, stale, probes, quarantines, kills, never, let_go;
+    uint64_t steps, commits, crashes, restarts, cuts, stale, probes, quarantines, kills, never, let_go, cuts_of_gangs, gang_faults;
 };
 
 void sim_to_daemon(struct sim *m, struct sim_worker *w, struct parcel *p);

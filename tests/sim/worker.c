@@ -43,7 +43,7 @@ void worker_clear(struct sim_worker *w)
         lease_drop(w, w->leases);
 }
 
-static struct parcel *message(struct sim *m, struct sim_worker *w, enum sched_event_kind kind)
+struct parcel *worker_message(struct sim *m, struct sim_worker *w, enum sched_event_kind kind)
 {
     struct parcel *p = parcel_new(m, kind);
     p->ev.worker = w->id;
@@ -55,7 +55,7 @@ void worker_rejoin(struct sim *m, struct sim_worker *w)
 {
     if (!w->exists)
         return;
-    struct parcel *p = message(m, w, SCHED_WORKER_JOINED);
+    struct parcel *p = worker_message(m, w, SCHED_WORKER_JOINED);
     size_t n = 0;
     for (struct held_lease *l = w->leases; l; l = l->after)
         n++;
@@ -64,7 +64,8 @@ void worker_rejoin(struct sim *m, struct sim_worker *w)
     for (struct held_lease *l = w->leases; l; l = l->after)
         p->held[n++] = (struct sched_held){l->job, l->epoch, l->commit ? l->commit->ev.u.commit.seq : l->next_seq};
     p->ev.u.joined.host = w->host;
-    p->ev.u.joined.memory_bytes = UINT64_C(8) << 30;
+    p->ev.u.joined.memory_bytes = w->memory;
+    p->ev.u.joined.reach = w->reach;
     p->ev.u.joined.lanes = (uint32_t)w->lanes;
     p->ev.u.joined.numerics = w->numerics;
     p->ev.u.joined.model_key = w->loading_until > m->now_ms ? 0 : w->model;
@@ -96,6 +97,8 @@ void worker_spawn(struct sim *m, struct sim_worker *w, uint64_t id)
     w->speed = 5 + (double)rnd(m, 50);
     if (chance(m, 0.1))
         w->speed /= 10;
+    w->memory = (m->gangs && index % 3 == 2 ? 16 : 8) * SIM_GIB;
+    w->reach = m->gangs ? 1 : 0;
     worker_rejoin(m, w);
     turn_at(m, w, m->now_ms + rnd(m, TURN_MS) + 1);
 }
@@ -104,12 +107,14 @@ void worker_spawn(struct sim *m, struct sim_worker *w, uint64_t id)
 void worker_dies(struct sim *m, struct sim_worker *w, enum worker_end how)
 {
     sim_trace(m, "worker %" PRIx64 " dies: %d", w->id, (int)how);
-    struct parcel *p = message(m, w, SCHED_WORKER_ENDED);
+    struct parcel *p = worker_message(m, w, SCHED_WORKER_ENDED);
     p->ev.u.ended.how = how;
-    struct held_lease *l = w->leases;
+    struct held_lease *l = w->named_count ? NULL : w->leases;
     size_t n = !l || !l->count ? 0 : w->in_lane ? w->in_lane : (l->probe & 1) != 0;
-    p->suspects = xmalloc((n + 1) * sizeof *p->suspects);
+    p->suspects = xmalloc((n + w->named_count + 1) * sizeof *p->suspects);
     size_t k = 0;
+    for (; k < w->named_count; k++)
+        p->suspects[k] = w->named[k];
     for (size_t i = l ? l->next : 0; k < n && i < l->count; i++)
         if (l->units[i] == TODO) {
             const struct record *r = &l->data->records[l->first + i];
@@ -118,6 +123,7 @@ void worker_dies(struct sim *m, struct sim_worker *w, enum worker_end how)
     p->ev.u.ended.suspects = p->suspects;
     p->ev.u.ended.count = k;
     w->exists = 0;
+    w->died_ms = m->now_ms;
     worker_clear(w);
     sim_notice(m, w, p);
     if (provider_of_slot(m, w->index))
@@ -131,7 +137,7 @@ void worker_dies(struct sim *m, struct sim_worker *w, enum worker_end how)
 
 static void resend(struct sim *m, struct sim_worker *w, struct held_lease *l)
 {
-    struct parcel *old = l->commit, *p = message(m, w, SCHED_COMMIT);
+    struct parcel *old = l->commit, *p = worker_message(m, w, SCHED_COMMIT);
     p->ev = old->ev;
     size_t d = old->ev.u.commit.done_count, r = old->ev.u.commit.returned_count;
     p->done = memcpy(xmalloc((d + 1) * sizeof *p->done), old->done, d * sizeof *p->done);
@@ -145,7 +151,7 @@ static void resend(struct sim *m, struct sim_worker *w, struct held_lease *l)
 static void commit(struct sim *m, struct sim_worker *w, struct held_lease *l, int give_up_rest)
 {
     size_t n = units(l), done = 0, back = 0;
-    struct parcel *p = message(m, w, SCHED_COMMIT);
+    struct parcel *p = worker_message(m, w, SCHED_COMMIT);
     p->done = xmalloc(n * sizeof *p->done);
     p->returned = xmalloc(n * sizeof *p->returned);
     int open = 0; /* the last unit was FINISHED and its extent can grow */
@@ -220,6 +226,7 @@ static void accept_lease(struct sim *m, struct sim_worker *w, const struct sched
     struct held_lease *l = xmalloc(sizeof *l);
     *l = (struct held_lease){.job = a->job, .epoch = a->epoch, .span = a->u.lease.span, .probe = a->u.lease.probe};
     l->data = &m->data[a->job - 1];
+    l->in_gang = w->stage.u.stage.gang && w->stage.job == a->job && w->stage.u.stage.head == w->id;
     l->first = dataset_at(l->data, l->span.begin);
     l->count = dataset_at(l->data, l->span.end) - l->first;
     l->units = xmalloc(units(l));
@@ -254,7 +261,7 @@ static void cut(struct sim *m, struct sim_worker *w, struct held_lease *l, uint6
         l->span.end = at;
         l->count = n;
     }
-    struct parcel *p = message(m, w, SCHED_CUT_ANSWERED);
+    struct parcel *p = worker_message(m, w, SCHED_CUT_ANSWERED);
     p->ev.job = l->job;
     p->ev.epoch = l->epoch;
     p->ev.u.cut.at = at;
@@ -304,6 +311,7 @@ void worker_receive(struct sim *m, struct sim_worker *w, const struct sched_acti
         w->draining = 1;
         break;
     default:
+        gang_receive(m, w, a);
         break;
     }
 }
@@ -321,12 +329,17 @@ static int poisoned(struct sim *m, struct sim_worker *w, struct held_lease *l, c
         if (p == HARMLESS)
             continue;
         w->in_lane = n;
+        struct sim_worker *victim = gang_victim(m, w, l, l->first + lane[k]);
+        for (size_t i = 0; i < n && victim != w; i++) {
+            const struct record *x = &l->data->records[l->first + lane[i]];
+            victim->named[victim->named_count++] = (struct sched_suspect){l->job, l->epoch, {x->begin, x->end}};
+        }
         if (p == HANGS) {
-            w->hanging = 1;
+            victim->hanging = 1;
             return 1;
         }
         m->crashes++;
-        worker_dies(m, w, p == EATS_MEMORY ? WORKER_OOM : WORKER_CRASHED);
+        worker_dies(m, victim, p == EATS_MEMORY ? WORKER_OOM : WORKER_CRASHED);
         return 1;
     }
     return 0;
@@ -350,7 +363,8 @@ static void finish(struct sim *m, struct held_lease *l, size_t i)
 /* Computes for a turn; returns 0 when the worker went away. */
 static int compute(struct sim *m, struct sim_worker *w)
 {
-    w->budget += w->speed * TURN_MS;
+    double pace = w->leases ? gang_pace(m, w, w->leases) : w->speed;
+    w->budget = pace > 0 ? w->budget + pace * TURN_MS : 0;
     for (struct held_lease *l = w->leases; l; l = l->after) {
         if (l->count == 0) {
             if (l->units[0] == TODO)
@@ -359,11 +373,13 @@ static int compute(struct sim *m, struct sim_worker *w)
             continue;
         }
         uint64_t model = l->data->params.model_key;
-        if (model && w->model != model) {
+        if (pace <= 0)
+            return 1;
+        if (model && w->model != model && !w->stage.u.stage.gang) {
             if (l != w->leases)
                 return 1;
             if (m->faulty && chance(m, 0.01)) {
-                struct parcel *p = message(m, w, SCHED_MODEL_FAILED);
+                struct parcel *p = worker_message(m, w, SCHED_MODEL_FAILED);
                 p->ev.u.model.model_key = model;
                 p->ev.u.model.text = "no such file";
                 sim_to_daemon(m, w, p);
@@ -414,14 +430,14 @@ static int compute(struct sim *m, struct sim_worker *w)
         if (more || l->next < l->count)
             break;
     }
-    if (w->budget > w->speed * TURN_MS)
-        w->budget = w->speed * TURN_MS;
+    if (w->budget > pace * TURN_MS)
+        w->budget = pace * TURN_MS;
     return 1;
 }
 
 static void beat(struct sim *m, struct sim_worker *w)
 {
-    struct parcel *p = message(m, w, SCHED_WORKER_BEAT);
+    struct parcel *p = worker_message(m, w, SCHED_WORKER_BEAT);
     size_t n = 0;
     for (struct held_lease *l = w->leases; l; l = l->after)
         n++;
@@ -438,12 +454,13 @@ static void beat(struct sim *m, struct sim_worker *w)
 void worker_turn(struct sim *m, struct sim_worker *w)
 {
     if (w->loading_until && m->now_ms >= w->loading_until) {
-        struct parcel *p = message(m, w, SCHED_MODEL_READY);
+        struct parcel *p = worker_message(m, w, SCHED_MODEL_READY);
         p->ev.u.model.model_key = w->model;
         p->ev.u.model.load_ms = 500;
         sim_to_daemon(m, w, p);
         w->loading_until = 0;
     }
+    gang_turn(m, w);
     if (!w->hanging && !w->loading_until && !w->draining && !compute(m, w) && !w->exists)
         return;
     for (struct held_lease *l = w->leases, *next; l; l = next) {
