@@ -33,23 +33,30 @@ struct encoder {
 
 /* Loading ------------------------------------------------------------------------------------------------------------------------- */
 
+static enum status zeros(struct loading *l, uint32_t n, const float **to, float **own, struct err *e)
+{
+    if (!l->load)
+        return ST_OK;
+    if (!(*own = mem_aligned(n * sizeof **own)))
+        return err_nomem(e, "the model's weights");
+    memset(*own, 0, n * sizeof **own);
+    *to = *own;
+    return ST_OK;
+}
+
 static enum status load_embed(struct loading *l, struct encoder *b, struct err *e)
 {
     const struct model_config *c = l->c;
-    struct embed *o = &b->embed;
-    uint32_t types = c->types ? c->types : 1, positions = c->absolute_positions ? c->positions : 0;
-    l->bytes += embed_bytes(c->vocab, positions, types, c->embedding);
-    if (l->load) {
-        TRY(embed_init(o, l->kernels, c->vocab, positions, types, c->embedding, e));
-        o->after_padding = c->family->positions == POSITIONS_AFTER_PADDING;
-        o->padding_id = (int32_t)c->padding_id;
-    }
-    TRY(loading_tensor(l, ENCODER_WORDS, c->vocab, c->embedding, o->word, e));
-    if (c->absolute_positions)
-        TRY(loading_tensor(l, "embeddings.position_embeddings.weight", c->positions, c->embedding, o->position, e));
-    if (c->types)
-        TRY(loading_tensor(l, "embeddings.token_type_embeddings.weight", c->types, c->embedding, o->type, e));
-    return loading_norm(l, c->family->embed_norm, c->embedding, c->norm_eps, &b->embed_norm, e);
+    uint32_t types = c->types ? c->types : 1, positions = c->absolute_positions ? c->positions : 0, n = c->embedding;
+    struct embed unused, *o = l->load ? &b->embed : &unused;
+    *o = (struct embed){.kernels = l->kernels, .vocab = c->vocab, .positions = positions, .types = types, .n = n};
+    o->after_padding = c->family->positions == POSITIONS_AFTER_PADDING;
+    o->padding_id = (int32_t)c->padding_id;
+    l->bytes += embed_bytes(c->vocab, positions, types, n);
+    TRY(loading_table(l, ENCODER_WORDS, c->vocab, n, &o->word, &o->own[0], e));
+    TRY(positions ? loading_table(l, "embeddings.position_embeddings.weight", positions, n, &o->position, &o->own[1], e) : zeros(l, n, &o->position, &o->own[1], e));
+    TRY(c->types ? loading_table(l, "embeddings.token_type_embeddings.weight", types, n, &o->type, &o->own[2], e) : zeros(l, n, &o->type, &o->own[2], e));
+    return loading_norm(l, c->family->embed_norm, n, c->norm_eps, &b->embed_norm, e);
 }
 
 static void layer_name(const struct model_config *c, uint32_t i, char *out, size_t cap)
@@ -94,7 +101,8 @@ static enum status load_layer(struct loading *l, struct encoder *b, uint32_t i, 
     TRY(loading_norm(l, name, h, c->norm_eps, &to->after_attention, e));
     snprintf(name, sizeof name, "%s.%s", layer, f->ffn_norm);
     TRY(loading_norm(l, name, h, c->norm_eps, &to->after_ffn, e));
-    return relative_load_layer(l, &b->relative, i, layer, e);
+    TRY(relative_load_layer(l, &b->relative, i, layer, e));
+    return loading_flush(l, e);
 }
 
 static enum status load_first(struct loading *l, struct encoder *b, struct err *e)
@@ -106,7 +114,7 @@ static enum status load_first(struct loading *l, struct encoder *b, struct err *
         TRY(loading_linear(l, "projection", c->hidden, c->embedding, &b->projection, e));
         TRY(loading_part(l, c->family->projection, 0, c->hidden, c->embedding, &b->projection, e));
     }
-    return ST_OK;
+    return loading_flush(l, e);
 }
 
 /* Has one of the layers that are wanted these weights? */
@@ -122,24 +130,19 @@ static int wants_weights(const struct encoder *b, uint32_t weights)
 static enum status load_all(struct loading *l, struct encoder *b, struct err *e)
 {
     const struct model_config *c = l->c;
-    int load = l->load;
-    uint64_t before = l->bytes;
-    l->load = load && b->embeds;
+    struct loading_was was = loading_enter(l, b->embeds);
     TRY(load_first(l, b, e));
-    l->bytes = b->embeds ? l->bytes : before;
-    before = l->bytes;
-    l->load = load && b->first < b->end;
+    loading_leave(l, was, b->embeds);
+    was = loading_enter(l, b->first < b->end);
     TRY(relative_load(l, &b->relative, e));
-    l->bytes = b->first < b->end ? l->bytes : before;
+    loading_leave(l, was, b->first < b->end);
     for (uint32_t i = 0; i < c->groups * c->inner; i++) {
         int wanted = wants_weights(b, i);
-        before = l->bytes;
-        l->load = load && wanted;
-        TRY(load_layer(l, b, i, &b->layer[load ? i : 0], e));
-        l->bytes = wanted ? l->bytes : before;
+        was = loading_enter(l, wanted);
+        TRY(load_layer(l, b, i, &b->layer[was.load ? i : 0], e));
+        loading_leave(l, was, wanted);
     }
     relative_loaded(&b->relative);
-    l->load = load;
     return ST_OK;
 }
 
@@ -178,7 +181,7 @@ enum status encoder_load(struct loading *l, struct encoder **out, struct err *e)
     attention_init(&b->attention, l->kernels, c->hidden, c->heads);
     b->attention.precision = l->precision == PREC_BF16 ? PREC_BF16 : PREC_F32;
     enum status st = load_all(l, b, e);
-    if (st == ST_OK && l->load)
+    if (st == ST_OK && l->load && !l->packing)
         *out = b;
     else
         encoder_free(b);

@@ -7,13 +7,14 @@
 #include "workers/engine/ops/pool.h"
 #include "workers/engine/scores.h"
 
-enum { MASKS_AT_ONCE = 8, WORDS_AT_ONCE = 1024 /* rows of the words' vectors that are read at once */ };
+enum { MASKS_AT_ONCE = 8, WORDS_AT_ONCE = 1024, /* rows of the words' vectors that are read at once */ OUT_AT_ONCE = 8192 };
 
 struct head {
     struct model_config c; /* without its labels */
     const struct kernels *kernels;
     uint32_t top_k;
-    struct linear dense, out;  /* classify, token-classify (out alone), fill-mask */
+    struct linear dense, *out; /* classify, token-classify (out alone), fill-mask */
+    uint32_t outs;             /* out in pieces of OUT_AT_ONCE outputs */
     struct norm norm;          /* fill-mask */
     enum act act;
     struct linear step[STEPS_MAX];
@@ -32,7 +33,9 @@ static enum status load_step(struct loading *l, const char *dir, uint32_t i, str
     mem_free(path);
     TRY(st);
     l->w = w;
-    st = loading_linear(l, NULL, s->out, s->in, to, e);
+    char packed[32];
+    snprintf(packed, sizeof packed, "step.%u", i);
+    st = loading_linear(l, packed, s->out, s->in, to, e);
     if (st == ST_OK)
         st = loading_named(l, "linear.weight", s->has_bias ? "linear.bias" : NULL, s->out, s->in, to, e);
     l->w = own;
@@ -47,29 +50,67 @@ static enum status load_embed(struct loading *l, const char *dir, struct head *h
     for (uint32_t i = 0; i < c->step_count; i++)
         if (c->step[i].is_dense) {
             TRY(load_step(l, dir, i, &h->step[i], e));
+            TRY(loading_flush(l, e));
             h->widest = c->step[i].out > h->widest ? c->step[i].out : h->widest;
         }
     h->width = config_width(c);
     return ST_OK;
 }
 
+/* The last matrix, whose pieces are then filled one after the other. */
+static enum status load_out(struct loading *l, struct head *h, uint32_t n, uint32_t k, struct err *e)
+{
+    char packed[32];
+    h->outs = (n + OUT_AT_ONCE - 1) / OUT_AT_ONCE;
+    if (l->load && !(h->out = mem_array(h->outs, sizeof *h->out)))
+        return err_nomem(e, "the model's weights");
+    for (uint32_t i = 0; i < h->outs; i++) {
+        snprintf(packed, sizeof packed, "out.%u", i);
+        TRY(loading_linear(l, packed, i + 1 < h->outs ? OUT_AT_ONCE : n - i * OUT_AT_ONCE, k, l->load ? &h->out[i] : NULL, e));
+    }
+    return ST_OK;
+}
+
+/* weight and bias, of which there are [rows, k] and [rows] for all pieces; words: the weight where it is in memory. */
+static enum status fill_out(struct loading *l, struct head *h, const char *weight, const char *bias, const float *words, uint32_t n, uint32_t k, struct err *e)
+{
+    int fill = 0;
+    for (uint32_t i = 0; l->load && i < h->outs; i++)
+        fill |= !h->out[i].filled;
+    float *space = fill ? loading_space(l, (size_t)WORDS_AT_ONCE * k + n) : NULL, *some = space ? space + n : NULL;
+    int load = l->load;
+    if (fill && !space)
+        return err_nomem(e, "the model's weights");
+    l->load = fill;
+    enum status st = loading_tensor(l, bias, n, 0, space, e);
+    l->load = load;
+    for (uint32_t i = 0, count; st == ST_OK && fill && i < n; i += count) {
+        struct linear *to = &h->out[i / OUT_AT_ONCE];
+        count = n - i < WORDS_AT_ONCE ? n - i : WORDS_AT_ONCE; /* which divides OUT_AT_ONCE */
+        if (!words)
+            st = loading_rows(l, weight, n, k, i, count, some, e);
+        if (st == ST_OK && !to->filled)
+            linear_set(to, i % OUT_AT_ONCE, count, words ? words + (size_t)i * k : some, space + i);
+    }
+    return st;
+}
+
 static enum status load_classify(struct loading *l, struct head *h, struct err *e)
 {
     const struct model_config *c = l->c;
+    char weight[64], bias[64];
     h->act = c->classify_act;
-    TRY(loading_linear(l, "dense", c->hidden, c->hidden, &h->dense, e));
-    TRY(loading_part(l, c->family->classify.dense, 0, c->hidden, c->hidden, &h->dense, e));
-    TRY(loading_linear(l, "out", c->label_count, c->hidden, &h->out, e));
     h->width = c->label_count;
-    return loading_part(l, c->family->classify.out, 0, c->label_count, c->hidden, &h->out, e);
-}
-
-static enum status load_tokens(struct loading *l, struct head *h, struct err *e)
-{
-    const struct model_config *c = l->c;
-    h->width = c->label_count;
-    TRY(loading_linear(l, "out", c->label_count, c->hidden, &h->out, e));
-    return loading_part(l, "classifier", 0, c->label_count, c->hidden, &h->out, e);
+    if (c->task == TASK_CLASSIFY) {
+        TRY(loading_linear(l, "dense", c->hidden, c->hidden, &h->dense, e));
+        TRY(loading_part(l, c->family->classify.dense, 0, c->hidden, c->hidden, &h->dense, e));
+    }
+    snprintf(weight, sizeof weight, "%s.weight", c->task == TASK_CLASSIFY ? c->family->classify.out : "classifier");
+    snprintf(bias, sizeof bias, "%s.bias", c->task == TASK_CLASSIFY ? c->family->classify.out : "classifier");
+    TRY(load_out(l, h, c->label_count, c->hidden, e));
+    TRY(loading_shape(l, weight, c->label_count, c->hidden, e));
+    TRY(fill_out(l, h, weight, bias, NULL, c->label_count, c->hidden, e));
+    return loading_flush(l, e);
 }
 
 /* The last matrix is that of the words' vectors, unless config.json says that it is one of its own. */
@@ -87,21 +128,11 @@ static enum status load_mask(struct loading *l, const float *words, struct head 
     TRY(loading_linear(l, "dense", c->embedding, c->hidden, &h->dense, e));
     TRY(loading_part(l, f->mask.dense, 0, c->embedding, c->hidden, &h->dense, e));
     TRY(loading_norm(l, f->mask.norm, c->embedding, c->norm_eps, &h->norm, e));
-    TRY(loading_linear(l, "out", c->vocab, c->embedding, &h->out, e));
+    TRY(load_out(l, h, c->vocab, c->embedding, e));
     if (!c->tied)
-        return loading_named(l, f->mask.weight, bias, c->vocab, c->embedding, &h->out, e);
-    int fill = l->load && !h->out.filled;
-    float *space = l->load ? loading_space(l, (size_t)WORDS_AT_ONCE * c->embedding + c->vocab) : NULL, *rows = space ? space + c->vocab : NULL;
-    if (l->load && !space)
-        return err_nomem(e, "the model's weights");
-    TRY(loading_tensor(l, bias, c->vocab, 0, space, e));
-    for (uint32_t i = 0, n; fill && i < c->vocab; i += n) {
-        n = c->vocab - i < WORDS_AT_ONCE ? c->vocab - i : WORDS_AT_ONCE;
-        if (!words)
-            TRY(loading_rows(l, ENCODER_WORDS, c->vocab, c->embedding, i, n, rows, e));
-        linear_set(&h->out, i, n, words ? words + (size_t)i * c->embedding : rows, space + i);
-    }
-    return ST_OK;
+        TRY(loading_shape(l, f->mask.weight, c->vocab, c->embedding, e));
+    TRY(fill_out(l, h, c->tied ? ENCODER_WORDS : f->mask.weight, bias, c->tied ? words : NULL, c->vocab, c->embedding, e));
+    return loading_flush(l, e);
 }
 
 enum status head_load(struct loading *l, const char *dir, const float *words, uint32_t top_k, struct head **out, struct err *e)
@@ -117,13 +148,13 @@ enum status head_load(struct loading *l, const char *dir, const float *words, ui
     enum status st = loading_mark(l, "head", e);
     switch (st == ST_OK ? l->c->task : TASKS) {
     case TASK_EMBED: st = load_embed(l, dir, h, e); break;
-    case TASK_CLASSIFY: st = load_classify(l, h, e); break;
-    case TASK_TOKENS: st = load_tokens(l, h, e); break;
+    case TASK_CLASSIFY:
+    case TASK_TOKENS: st = load_classify(l, h, e); break;
     case TASK_FILL_MASK: st = load_mask(l, words, h, e); break;
     case TASK_OUTPUTS: /* of arrays; never here */
     case TASKS: break;
     }
-    if (st == ST_OK && l->load)
+    if (st == ST_OK && l->load && !l->packing)
         *out = h;
     else
         head_free(h);
@@ -135,7 +166,9 @@ void head_free(struct head *h)
     if (!h)
         return;
     linear_release(&h->dense);
-    linear_release(&h->out);
+    for (uint32_t i = 0; h->out && i < h->outs; i++)
+        linear_release(&h->out[i]);
+    mem_free(h->out);
     norm_release(&h->norm);
     for (uint32_t i = 0; i < STEPS_MAX; i++)
         linear_release(&h->step[i]);
@@ -211,6 +244,12 @@ static const float *run_embed(const struct head *h, float *a, float *b, uint32_t
     return a;
 }
 
+static void run_out(const struct head *h, uint32_t rows, const float *x, size_t ldx, float *y, size_t ldy)
+{
+    for (uint32_t i = 0; i < h->outs; i++)
+        linear_run(&h->out[i], rows, x, ldx, ACT_NONE, NULL, 0, y + (size_t)i * OUT_AT_ONCE, ldy);
+}
+
 static void run_classify(const struct head *h, float *out, float *between, uint32_t max_seqs, uint32_t n, const uint32_t *lengths,
                          const float *x, size_t ld)
 {
@@ -219,7 +258,7 @@ static void run_classify(const struct head *h, float *out, float *between, uint3
     for (uint32_t i = 0; i < n; x += lengths[i] * ld, i++)
         memcpy(first + (size_t)i * hidden, x, hidden * sizeof *x);
     linear_run(&h->dense, n, first, hidden, h->act, NULL, 0, dense, hidden);
-    linear_run(&h->out, n, dense, hidden, ACT_NONE, NULL, 0, out, h->width);
+    run_out(h, n, dense, hidden, out, h->width);
     for (uint32_t i = 0; i < n; i++)
         scores_row(h->c.scoring, h->width, out + (size_t)i * h->width);
 }
@@ -232,7 +271,7 @@ static void fill_masks(const struct head *h, uint32_t n, float *between, float *
     float *t = between + MASKS_AT_ONCE * ldx, *logits = t + MASKS_AT_ONCE * ldt;
     linear_run(&h->dense, n, between, ldx, h->act, NULL, 0, t, ldt);
     norm_run(&h->norm, n, t, ldt, t, ldt);
-    linear_run(&h->out, n, t, ldt, ACT_NONE, NULL, 0, logits, ldl);
+    run_out(h, n, t, ldt, logits, ldl);
     for (uint32_t i = 0; i < n; i++)
         scores_top(c->vocab, logits + i * ldl, h->width, ids + (size_t)i * h->width, out + (size_t)i * h->width);
 }
@@ -283,7 +322,7 @@ const struct model_result *head_run(const struct head *h, struct head_work *work
         t->name = "scores";
         for (uint32_t i = 0; i < n_seqs; i++)
             rows += work->rows[i] = lengths[i];
-        linear_run(&h->out, rows, x, ld, ACT_NONE, NULL, 0, out, h->width);
+        run_out(h, rows, x, ld, out, h->width);
         for (uint32_t i = 0; i < rows; i++)
             scores_row(h->c.scoring, h->width, out + (size_t)i * h->width);
         t->rows = work->rows;

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-enum { NAME_MAX_BYTES = 192 };
+enum { NAME_MAX_BYTES = 192, TABLE_BYTES = 4 << 20 /* of a table that are read at once */ };
 
 void loading_release(struct loading *l)
 {
@@ -113,6 +113,71 @@ enum status loading_rows(struct loading *l, const char *name, uint32_t rows, uin
     return weights_read_some(l->w, t, (uint64_t)first * cols, (uint64_t)count * cols, to, e);
 }
 
+static enum status cannot_write(struct err *e)
+{
+    return err_set(e, ST_ENV, "packed weights cannot be written");
+}
+
+static enum status pack_table(struct loading *l, const char *name, uint32_t rows, uint32_t cols, struct err *e)
+{
+    uint32_t some = TABLE_BYTES / sizeof(float) / cols ? TABLE_BYTES / sizeof(float) / cols : 1;
+    float *space = loading_space(l, (size_t)(some < rows ? some : rows) * cols);
+    if (!space)
+        return err_nomem(e, "the model's weights");
+    for (uint32_t i = 0, n; i < rows; i += n) {
+        n = rows - i < some ? rows - i : some;
+        TRY(loading_rows(l, name, rows, cols, i, n, space, e));
+        if (packfile_rows(l->pack, name, rows, cols, i, n, space))
+            return cannot_write(e);
+    }
+    return ST_OK;
+}
+
+enum status loading_shape(struct loading *l, const char *name, uint32_t rows, uint32_t cols, struct err *e)
+{
+    int load = l->load;
+    l->load = 0;
+    enum status st = loading_tensor(l, name, rows, cols, NULL, e);
+    l->load = load;
+    return st;
+}
+
+enum status loading_table(struct loading *l, const char *name, uint32_t rows, uint32_t cols, const float **to, float **own, struct err *e)
+{
+    size_t count = (size_t)rows * cols;
+    if (l->ask)
+        l->lacks += !packfile_has_table(l->pack, name, rows, cols);
+    *to = l->load ? packfile_table(l->pack, name, rows, cols) : NULL;
+    if (!l->load || *to) /* it was checked when it was packed */
+        return loading_shape(l, name, rows, cols, e);
+    if (l->packing)
+        return pack_table(l, name, rows, cols, e);
+    if (!(*own = mem_aligned(count * sizeof **own)))
+        return err_nomem(e, "the model's weights");
+    *to = *own;
+    return loading_tensor(l, name, rows, cols, *own, e);
+}
+
+struct loading_was loading_enter(struct loading *l, int wanted)
+{
+    struct loading_was was = {l->load, l->ask, l->bytes};
+    l->load = l->load && wanted;
+    l->ask = l->ask && wanted;
+    return was;
+}
+
+void loading_leave(struct loading *l, struct loading_was was, int wanted)
+{
+    l->load = was.load;
+    l->ask = was.ask;
+    l->bytes = wanted ? l->bytes : was.bytes;
+}
+
+enum status loading_flush(struct loading *l, struct err *e)
+{
+    return l->load && l->packing && packfile_flush(l->pack) ? cannot_write(e) : ST_OK;
+}
+
 enum status loading_norm(struct loading *l, const char *name, uint32_t n, float eps, struct norm *to, struct err *e)
 {
     char text[NAME_MAX_BYTES];
@@ -128,6 +193,8 @@ enum status loading_norm(struct loading *l, const char *name, uint32_t n, float 
 enum status loading_linear(struct loading *l, const char *packed, uint32_t n, uint32_t k, struct linear *to, struct err *e)
 {
     l->bytes += linear_packed_bytes(l->kernels, l->precision, n, k);
+    if (l->ask && packed)
+        l->lacks += !packfile_has(l->pack, packed, l->kernels, l->precision, n, k);
     return l->load ? packfile_linear(l->pack, packed, to, l->kernels, l->precision, n, k, e) : ST_OK;
 }
 

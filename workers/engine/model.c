@@ -145,21 +145,62 @@ static void describe_precision(struct model_info *i, enum precision p, const str
     snprintf(i->numerics, sizeof i->numerics, NUMERICS "-%s", k->product[p].numerics);
 }
 
-/* One walk over the model's tensors; m is NULL where nothing is read. */
+/* One walk over the model's tensors. m is NULL where nothing is kept: they are looked at, or packed. */
 static enum status walk(struct loading *l, const char *dir, enum precision p, uint32_t top_k, struct model *m, struct err *e)
 {
     struct encoder *encoder = NULL;
     struct head *head = NULL;
     int wanted = loading_wants(l, encoder_segments(l->c) - 1);
-    l->load = m != NULL;
+    l->load = m || l->packing;
     l->precision = p;
     l->parameters = l->bytes = 0;
     TRY(encoder_load(l, m ? &m->encoder : &encoder, e));
-    uint64_t before = l->bytes;
-    l->load = m && wanted;
+    struct loading_was was = loading_enter(l, wanted);
     TRY(head_load(l, dir, m ? encoder_words(m->encoder) : NULL, top_k, m ? &m->head : &head, e));
-    l->bytes = wanted ? l->bytes : before;
+    loading_leave(l, was, wanted);
     return ST_OK;
+}
+
+/* All of the model goes into the file of packed weights, layer by layer. Layers have the names of their places in the directory: what is written down under a digest
+   must be what has it, even if the directory was exchanged while it was read. */
+static enum status pack_all(struct loading *l, const char *dir, enum precision p, uint32_t top_k, const struct model_info *i, struct model *m, struct err *e)
+{
+    struct model_digest now;
+    int part = l->part, failed = packfile_begin(m->pack, i->weight_bytes + i->weight_bytes / 64);
+    enum status st = ST_OK;
+    l->part = 0;
+    l->packing = 1;
+    if (!failed) {
+        st = walk(l, dir, p, top_k, NULL, e);
+        failed = st != ST_OK && packfile_broken(m->pack);
+        if (st == ST_OK)
+            st = modeldir_digest(dir, &now, e);
+        if (st == ST_OK && memcmp(now.bytes, i->digest.bytes, sizeof now.bytes) != 0)
+            st = err_set(e, ST_ENV, "'%s' was changed while it was read; try again", dir);
+        if (st == ST_OK)
+            failed = packfile_end(m->pack);
+    }
+    l->packing = 0;
+    l->part = part;
+    if (failed) { /* why is in the log */
+        packfile_free(m->pack);
+        l->pack = m->pack = NULL;
+        st = ST_OK;
+    }
+    return st;
+}
+
+/* What is opened is in the file of packed weights; the first who needs something of it makes all of it. */
+static enum status ready_pack(struct loading *l, const char *dir, enum precision p, uint32_t top_k, const struct model_info *i, struct model *m, struct err *e)
+{
+    l->pack = m->pack;
+    if (!m->pack)
+        return ST_OK;
+    l->ask = 1;
+    l->lacks = 0;
+    enum status st = walk(l, dir, p, top_k, NULL, e);
+    l->ask = 0;
+    return st == ST_OK && l->lacks ? pack_all(l, dir, p, top_k, i, m, e) : st;
 }
 
 static enum status choose_part(struct loading *l, const struct model_opts *o, const char *dir, struct model *m, struct err *e)
@@ -222,22 +263,8 @@ static void describe_graph(struct model_info *i, const struct graph_model_info *
 static enum status open_pack(const struct model_opts *o, const char *kind, enum precision p, const struct kernels *k, const struct model_info *i, struct model *m,
                              struct err *e)
 {
-    struct packfile_opts pack = {.dir = o->pack_dir, .most_bytes = o->pack_bytes, .digest = i->digest.bytes, .kind = kind, .kernels = k, .precision = p};
+    struct packfile_opts pack = {.dir = o->pack_dir, .most_bytes = o->pack_bytes, .digest = i->digest.bytes, .kind = kind, .kernels = k, .precision = p, .part = o->part};
     return m && o->pack_dir ? packfile_open(&pack, &m->pack, e) : ST_OK;
-}
-
-/* Layers of a directory have the names of their places in it: what is written down under a digest must be what has it, even if the directory was exchanged
-   while it was read. */
-static enum status seal_pack(const char *dir, struct model_info *i, struct model *m, struct err *e)
-{
-    struct model_digest now = i->digest;
-    if (packfile_made(m->pack))
-        TRY(modeldir_digest(dir, &now, e));
-    if (memcmp(now.bytes, i->digest.bytes, sizeof now.bytes) != 0)
-        return err_set(e, ST_ENV, "'%s' was changed while it was read; try again", dir);
-    packfile_seal(m->pack);
-    i->shared_bytes = packfile_mapped_bytes(m->pack);
-    return ST_OK;
 }
 
 /* What one record may take on its way through a graph: an equal share, for each lane, of half of what there is. What a process is limited to is its own; the
@@ -338,12 +365,14 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
         st = choose_part(&l, o, dir, m, e);
     if (st == ST_OK && m && m->first < m->end)
         st = open_pack(o, task_words[c->task], p, k, i, m, e);
-    l.pack = m ? m->pack : NULL;
+    if (st == ST_OK && m)
+        st = ready_pack(&l, dir, p, top_k, i, m, e);
     if (st == ST_OK && m)
         st = walk(&l, dir, p, top_k, m, e);
-    i->weight_bytes = l.bytes;
-    if (st == ST_OK && m)
-        st = seal_pack(dir, i, m, e);
+    if (m) {
+        i->weight_bytes = l.bytes;
+        i->shared_bytes = packfile_mapped_bytes(m->pack);
+    }
     loading_release(&l);
     weights_free(w);
     return st;

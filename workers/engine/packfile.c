@@ -1,11 +1,10 @@
-/* A file is a header, an index of blocks, and the blocks, each from a page of its own. It is written under a name of its own, synced, and given its name
-   only if no other worker was faster; then its pages take the place of the memory at the same addresses, so that layers that hold pointers see nothing.
+/* A file is a header, blocks, each from a page of its own, and an index of them. It is mapped whole, which costs nothing: a block's pages come, and its sum is looked
+   at, when somebody asks for it.
 
-   What can fail: a folder that cannot be written, a full disk: no cache. A file that says anything but what was asked for, or whose sums are wrong: it is
+   What can fail: a folder that cannot be used: no cache. A file that says anything but what was asked for, or whose sums are wrong: it is
    removed. Files on network file systems are not mapped: when another host removes one, whoever has it mapped dies of it. */
 #include "workers/engine/packfile.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,64 +13,18 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
-#include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/path.h"
-
-enum { PAGE = 4096, NAME_BYTES = 208, KIND_BYTES = 32, BLOCKS_MOST = 1 << 20 };
-#define ROOM_LEFT (UINT64_C(1) << 30) /* a cache leaves a disk that much */
-#define STALE_S 3600                  /* what a killed worker left unfinished */
+#include "workers/engine/packfile_inside.h"
 
 static const char magic[8] = "EBBPACK";
 
-struct header {
-    char magic[8];
-    uint32_t version, blocks;
-    uint8_t digest[16];
-    uint64_t form;       /* of the layouts: what packing makes of known numbers */
-    uint64_t file_bytes;
-    uint64_t index_sum;
-    char kind[KIND_BYTES];
-    uint64_t sum;        /* of all before */
-};
-
-struct entry {
-    char name[NAME_BYTES];
-    uint32_t precision, n, k, zero;
-    uint64_t offset, bytes, sum;
-};
-
-struct asked {
-    struct entry entry;
-    void *block;
-    int made; /* memory of ours; else in the map */
-};
-
-struct packfile {
-    char *dir, *path;
-    uint64_t most_bytes;
-    struct header want; /* what a file must say; its counts and sums aside */
-    char *map;
-    size_t map_bytes;
-    struct asked *asked;
-    size_t count, cap;
-    uint32_t made;
-    uint64_t mapped_bytes;
-};
-
-static uint64_t pages(uint64_t bytes)
+uint64_t pack_header_sum(const struct pack_header *h)
 {
-    return (bytes + PAGE - 1) / PAGE * PAGE;
-}
-
-static uint64_t header_sum(const struct header *h)
-{
-    return XXH3_64bits(h, offsetof(struct header, sum));
+    return XXH3_64bits(h, offsetof(struct pack_header, sum));
 }
 
 /* The key ---------------------------------------------------------------------------------------------------------------------------------- */
@@ -118,42 +71,49 @@ static int is_network(long type)
     return 0;
 }
 
-static const struct entry *index_of(const char *map)
+const struct pack_entry *pack_index(const struct pack_map *m, uint32_t *blocks)
 {
-    return (const struct entry *)(map + PAGE);
+    const struct pack_header *h = (const struct pack_header *)m->at;
+    *blocks = h ? h->blocks : 0;
+    return h ? (const struct pack_entry *)(m->at + h->index_at) : NULL;
 }
 
-/* NULL, or what is wrong with the file's bytes. All of them are read. */
-static const char *examine(const struct header *want, const char *map, size_t bytes)
+/* NULL, or what is wrong with what the file says it is. */
+static const char *examine(const struct pack_header *want, const char *map, size_t bytes)
 {
-    const struct header *h = (const struct header *)map;
-    if (bytes < PAGE || memcmp(h->magic, magic, sizeof magic) != 0)
+    const struct pack_header *h = (const struct pack_header *)map;
+    if (bytes < PACK_PAGE || memcmp(h->magic, magic, sizeof magic) != 0)
         return "it is no such file";
-    if (h->sum != header_sum(h))
+    if (h->sum != pack_header_sum(h))
         return "its header is damaged";
     if (h->version != want->version || h->form != want->form || memcmp(h->digest, want->digest, sizeof h->digest) != 0 ||
         memcmp(h->kind, want->kind, sizeof h->kind) != 0)
         return "it was made for something else";
-    if (h->file_bytes != bytes || h->blocks > BLOCKS_MOST || bytes - PAGE < h->blocks * sizeof(struct entry))
+    if (h->file_bytes != bytes || h->blocks > PACK_BLOCKS_MOST || h->index_at % PACK_PAGE || h->index_at > bytes ||
+        bytes - h->index_at < h->blocks * sizeof(struct pack_entry))
         return "it is not complete";
-    const struct entry *index = index_of(map);
+    const struct pack_entry *index = (const struct pack_entry *)(map + h->index_at);
     if (h->index_sum != XXH3_64bits(index, h->blocks * sizeof *index))
         return "its index is damaged";
     for (uint32_t i = 0; i < h->blocks; i++) {
-        const struct entry *x = &index[i];
-        if (!memchr(x->name, 0, sizeof x->name) || x->offset % PAGE || x->offset > bytes || x->bytes > bytes - x->offset)
+        const struct pack_entry *x = &index[i];
+        if (!memchr(x->name, 0, sizeof x->name) || x->offset % PACK_PAGE || x->offset > h->index_at || x->bytes > h->index_at - x->offset)
             return "its index is damaged";
-        if (x->sum != XXH3_64bits(map + x->offset, x->bytes))
-            return "a layer's weights are damaged";
     }
     return NULL;
 }
 
-/* Maps the file at p->path where it is ours, and right; removes it where it is not right. *out NULL: there is none. */
-static void map_file(const struct packfile *p, char **out, size_t *bytes)
+static void remove_file(const struct packfile *p, const char *wrong)
+{
+    log_warn("packed weights: '%s' is made anew: %s", p->path, wrong);
+    if (unlink(p->path) && errno != ENOENT)
+        log_warn("packed weights: '%s' cannot be removed: %s", p->path, strerror(errno));
+}
+
+void pack_map_file(const struct packfile *p, struct pack_map *to)
 {
     struct stat s;
-    *out = NULL;
+    *to = (struct pack_map){0};
     int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         if (errno != ENOENT)
@@ -162,26 +122,46 @@ static void map_file(const struct packfile *p, char **out, size_t *bytes)
     }
     const char *wrong = NULL;
     char *map = MAP_FAILED;
+    size_t bytes = 0;
     if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_uid != geteuid() || (s.st_mode & 022))
         wrong = "it is not a file that this user alone may write";
-    else if (s.st_size < PAGE)
+    else if ((bytes = (size_t)s.st_size) < PACK_PAGE)
         wrong = "it is not complete";
-    else if ((map = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0)) == MAP_FAILED)
+    else if ((map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
         log_warn("packed weights: '%s' cannot be mapped: %s", p->path, strerror(errno));
     else
-        wrong = examine(&p->want, map, (size_t)s.st_size);
-    if (wrong) {
-        log_warn("packed weights: '%s' is made anew: %s", p->path, wrong);
-        if (unlink(p->path) && errno != ENOENT)
-            log_warn("packed weights: '%s' cannot be removed: %s", p->path, strerror(errno));
-        if (map != MAP_FAILED)
-            munmap(map, (size_t)s.st_size);
-    } else if (map != MAP_FAILED) {
+        wrong = examine(&p->want, map, bytes);
+    if (wrong)
+        remove_file(p, wrong);
+    uint8_t *seen = map != MAP_FAILED && !wrong ? mem_zalloc(((const struct pack_header *)map)->blocks + 1) : NULL;
+    if (seen) {
         futimens(fd, NULL); /* the longest unused one goes first */
-        *out = map;
-        *bytes = (size_t)s.st_size;
+        *to = (struct pack_map){map, bytes, seen};
+    } else if (map != MAP_FAILED) {
+        munmap(map, bytes);
     }
     close(fd);
+}
+
+void pack_unmap(struct pack_map *m)
+{
+    if (m->at)
+        munmap(m->at, m->bytes);
+    mem_free(m->seen);
+    *m = (struct pack_map){0};
+}
+
+int pack_block_is_right(const struct packfile *p, struct pack_map *m, uint32_t i)
+{
+    uint32_t blocks;
+    const struct pack_entry *x = &pack_index(m, &blocks)[i];
+    if (m->seen[i] == PACK_UNSEEN) {
+        madvise(m->at + x->offset, pack_pages(x->bytes), MADV_WILLNEED);
+        m->seen[i] = x->sum == XXH3_64bits(m->at + x->offset, x->bytes) ? PACK_RIGHT : PACK_WRONG;
+        if (m->seen[i] == PACK_WRONG)
+            remove_file(p, "a layer's weights are damaged");
+    }
+    return m->seen[i] == PACK_RIGHT;
 }
 
 /* 0: usable. Else what is wrong was said. */
@@ -204,12 +184,14 @@ static int prepare_dir(const char *dir)
 enum status packfile_open(const struct packfile_opts *o, struct packfile **out, struct err *e)
 {
     *out = NULL;
-    if (sysconf(_SC_PAGESIZE) != PAGE || prepare_dir(o->dir) != 0)
+    if (sysconf(_SC_PAGESIZE) != PACK_PAGE || prepare_dir(o->dir) != 0)
         return ST_OK;
     struct packfile *p = mem_zalloc(sizeof *p);
     if (!p)
         return err_nomem(e, "packed weights");
+    p->fd = -1;
     p->most_bytes = o->most_bytes ? o->most_bytes : PACKFILE_MOST_BYTES;
+    p->part = o->part;
     p->want.version = PACKFILE_VERSION;
     memcpy(p->want.magic, magic, sizeof magic);
     memcpy(p->want.digest, o->digest, sizeof p->want.digest);
@@ -224,71 +206,84 @@ enum status packfile_open(const struct packfile_opts *o, struct packfile **out, 
         packfile_free(p);
         return st;
     }
-    map_file(p, &p->map, &p->map_bytes);
+    pack_map_file(p, &p->map);
     *out = p;
     return ST_OK;
 }
 
-void packfile_free(struct packfile *p)
+void pack_forget_asked(struct packfile *p)
 {
-    if (!p)
-        return;
     for (size_t i = 0; i < p->count; i++)
         if (p->asked[i].made)
-            munmap(p->asked[i].block, pages(p->asked[i].entry.bytes));
-    mem_free(p->asked);
-    if (p->map)
-        munmap(p->map, p->map_bytes);
-    mem_free(p->dir);
-    mem_free(p->path);
-    mem_free(p);
+            munmap(p->asked[i].block, pack_pages(p->asked[i].entry.bytes));
+    p->count = 0;
 }
 
 /* Layers ----------------------------------------------------------------------------------------------------------------------------------- */
 
-static int same(const struct entry *x, const char *name, enum precision precision, uint32_t n, uint32_t k, size_t bytes)
+static int same(const struct pack_entry *x, const char *name, int table, enum precision precision, uint32_t n, uint32_t k, size_t bytes)
 {
-    return strcmp(x->name, name) == 0 && x->precision == (uint32_t)precision && x->n == n && x->k == k && x->bytes == bytes;
+    return strcmp(x->name, name) == 0 && x->table == (uint32_t)table && x->precision == (uint32_t)precision && x->n == n && x->k == k && x->bytes == bytes;
 }
 
-static const struct asked *find(const struct packfile *p, const char *name, enum precision precision, uint32_t n, uint32_t k, size_t bytes)
+static const struct pack_asked *find(const struct packfile *p, const char *name, enum precision precision, uint32_t n, uint32_t k, size_t bytes)
 {
     for (size_t i = 0; i < p->count; i++)
-        if (same(&p->asked[i].entry, name, precision, n, k, bytes))
+        if (same(&p->asked[i].entry, name, 0, precision, n, k, bytes))
             return &p->asked[i];
     return NULL;
 }
 
-static void *find_mapped(const struct packfile *p, const char *name, enum precision precision, uint32_t n, uint32_t k, size_t bytes)
+/* Where it lies in the file; NULL: it does not. */
+static void *find_mapped(struct packfile *p, const char *name, int table, enum precision precision, uint32_t n, uint32_t k, size_t bytes)
 {
-    const struct header *h = (const struct header *)p->map;
-    for (uint32_t i = 0; h && i < h->blocks; i++)
-        if (same(&index_of(p->map)[i], name, precision, n, k, bytes))
-            return p->map + index_of(p->map)[i].offset;
+    uint32_t blocks;
+    const struct pack_entry *index = p->writing ? NULL : pack_index(&p->map, &blocks);
+    for (uint32_t i = 0; index && i < blocks; i++)
+        if (same(&index[i], name, table, precision, n, k, bytes))
+            return pack_block_is_right(p, &p->map, i) ? p->map.at + index[i].offset : NULL;
     return NULL;
+}
+
+int packfile_has(struct packfile *p, const char *name, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k)
+{
+    return p && find_mapped(p, name, 0, precision, n, k, linear_packed_bytes(kernels, precision, n, k)) != NULL;
+}
+
+int packfile_has_table(struct packfile *p, const char *name, uint32_t rows, uint32_t cols)
+{
+    return p && find_mapped(p, name, 1, PREC_F32, rows, cols, sizeof(float) * rows * cols) != NULL;
+}
+
+const float *packfile_table(struct packfile *p, const char *name, uint32_t rows, uint32_t cols)
+{
+    const float *table = p ? find_mapped(p, name, 1, PREC_F32, rows, cols, sizeof(float) * rows * cols) : NULL;
+    if (table)
+        p->mapped_bytes += sizeof(float) * rows * cols;
+    return table;
 }
 
 enum status packfile_linear(struct packfile *p, const char *name, struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k,
                             struct err *e)
 {
-    if (!p || !name || strlen(name) >= NAME_BYTES || p->count == BLOCKS_MOST)
+    if (!p || !name || strlen(name) >= PACK_NAME_BYTES || p->count == PACK_BLOCKS_MOST)
         return linear_init(l, kernels, precision, n, k, e);
     size_t bytes = linear_packed_bytes(kernels, precision, n, k);
-    const struct asked *before = find(p, name, precision, n, k, bytes); /* by another layer, or before the graph was read again */
+    const struct pack_asked *before = find(p, name, precision, n, k, bytes); /* by another layer, or before the graph was read again */
     if (before) {
         linear_bind(l, kernels, precision, n, k, before->block);
         return ST_OK;
     }
     if (mem_grow((void **)&p->asked, &p->cap, p->count, sizeof *p->asked))
         return err_nomem(e, "the model's weights");
-    struct asked a = {.entry = {.precision = (uint32_t)precision, .n = n, .k = k, .bytes = bytes}};
+    struct pack_asked a = {.entry = {.precision = (uint32_t)precision, .n = n, .k = k, .bytes = bytes}};
     snprintf(a.entry.name, sizeof a.entry.name, "%s", name);
-    a.block = find_mapped(p, name, precision, n, k, bytes);
+    a.block = find_mapped(p, name, 0, precision, n, k, bytes);
     if (a.block) {
         linear_bind(l, kernels, precision, n, k, a.block);
         p->mapped_bytes += bytes;
     } else {
-        a.block = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        a.block = mmap(NULL, pack_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (a.block == MAP_FAILED)
             return err_nomem(e, "the model's weights");
         a.made = 1;
@@ -322,199 +317,6 @@ uint32_t packfile_made(const struct packfile *p)
 uint64_t packfile_mapped_bytes(const struct packfile *p)
 {
     return p ? p->mapped_bytes : 0;
-}
-
-/* Writing ---------------------------------------------------------------------------------------------------------------------------------- */
-
-static int write_at(int fd, const void *data, size_t bytes, uint64_t at)
-{
-    const char *from = data;
-    int pretend = fault_point("pack.write");
-    if (pretend) {
-        errno = pretend;
-        return -1;
-    }
-    while (bytes) {
-        ssize_t n = pwrite(fd, from, bytes < 1u << 30 ? bytes : 1u << 30, (off_t)at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -1;
-        from += n;
-        at += (uint64_t)n;
-        bytes -= (size_t)n;
-    }
-    return 0;
-}
-
-/* Where everything goes; h and index get their sums. */
-static void lay_out(struct packfile *p, struct header *h, struct entry *index)
-{
-    uint64_t at = PAGE + pages(p->count * sizeof *index);
-    *h = p->want;
-    h->blocks = (uint32_t)p->count;
-    for (size_t i = 0; i < p->count; i++) {
-        struct entry *x = &p->asked[i].entry;
-        x->offset = at;
-        x->sum = XXH3_64bits(p->asked[i].block, x->bytes);
-        at += pages(x->bytes);
-        index[i] = *x;
-    }
-    h->file_bytes = at;
-    h->index_sum = XXH3_64bits(index, p->count * sizeof *index);
-    h->sum = header_sum(h);
-}
-
-static int write_all(const struct packfile *p, int fd, const struct header *h, const struct entry *index)
-{
-    if (ftruncate(fd, (off_t)h->file_bytes) || write_at(fd, h, sizeof *h, 0) || write_at(fd, index, p->count * sizeof *index, PAGE))
-        return -1;
-    for (size_t i = 0; i < p->count; i++)
-        if (write_at(fd, p->asked[i].block, p->asked[i].entry.bytes, index[i].offset))
-            return -1;
-    return fdatasync(fd);
-}
-
-/* Is the file in the map, which was examined, the one that we have or would have written? Sums of all layers included. */
-static int says(const struct packfile *p, const char *map, const struct entry *index)
-{
-    return ((const struct header *)map)->blocks == p->count && memcmp(index_of(map), index, p->count * sizeof *index) == 0;
-}
-
-/* Gives the file its name, unless another worker was faster with the same. */
-static int name_file(const struct packfile *p, const char *temporary, const struct entry *index)
-{
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, p->path, RENAME_NOREPLACE) == 0)
-        return 0;
-    if (errno == EEXIST) {
-        char *map;
-        size_t bytes;
-        map_file(p, &map, &bytes); /* removes it if it is wrong */
-        int fits = map && says(p, map, index);
-        if (map)
-            munmap(map, bytes);
-        if (fits)
-            return unlink(temporary);
-    }
-    return rename(temporary, p->path); /* also where a file system knows no better */
-}
-
-/* The file's pages in the place of ours, at the same addresses: those of the very map that was examined, whatever has the file's name by now. */
-static void swap_pages(struct packfile *p, const struct entry *index)
-{
-    char *map;
-    size_t bytes;
-    map_file(p, &map, &bytes);
-    for (size_t i = 0; map && says(p, map, index) && i < p->count; i++) {
-        struct asked *x = &p->asked[i];
-        size_t size = pages(x->entry.bytes);
-        if (x->made && mremap(map + index[i].offset, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, x->block) != MAP_FAILED)
-            p->mapped_bytes += x->entry.bytes;
-    }
-    if (map)
-        munmap(map, bytes);
-}
-
-struct found {
-    char *path;
-    struct timespec at;
-    uint64_t bytes;
-};
-
-static int by_age(const void *a, const void *b)
-{
-    const struct found *x = a, *y = b;
-    if (x->at.tv_sec != y->at.tv_sec)
-        return x->at.tv_sec < y->at.tv_sec ? -1 : 1;
-    return (x->at.tv_nsec > y->at.tv_nsec) - (x->at.tv_nsec < y->at.tv_nsec);
-}
-
-/* Files of the folder, the longest unused ones first, until the rest fits; ours stays. Also what workers that were killed left behind. */
-static void make_room(const struct packfile *p)
-{
-    struct found *list = NULL;
-    size_t count = 0, cap = 0;
-    uint64_t sum = 0;
-    DIR *d = opendir(p->dir);
-    for (struct dirent *x; d && (x = readdir(d));) {
-        struct stat s;
-        const char *end = strrchr(x->d_name, '.');
-        int whole = end && strcmp(end, ".pack") == 0, part = end && strcmp(end, ".part") == 0 && strstr(x->d_name, ".pack.");
-        char *path = whole || part ? path_join(p->dir, x->d_name) : NULL;
-        if (!path || lstat(path, &s) || !S_ISREG(s.st_mode)) {
-            mem_free(path);
-            continue;
-        }
-        if (part) {
-            if (s.st_mtime < time(NULL) - STALE_S)
-                unlink(path);
-        } else {
-            sum += (uint64_t)s.st_size;
-            if (strcmp(path, p->path) != 0 && mem_grow((void **)&list, &cap, count, sizeof *list) == 0) {
-                list[count++] = (struct found){path, s.st_mtim, (uint64_t)s.st_size};
-                path = NULL;
-            }
-        }
-        mem_free(path);
-    }
-    if (d)
-        closedir(d);
-    if (count)
-        qsort(list, count, sizeof *list, by_age);
-    for (size_t i = 0; i < count; i++) {
-        if (sum > p->most_bytes && unlink(list[i].path) == 0) {
-            log_info("packed weights: '%s' was not used for the longest time and makes room", list[i].path);
-            sum -= list[i].bytes;
-        }
-        mem_free(list[i].path);
-    }
-    mem_free(list);
-}
-
-/* 0: the file is there, under its name. */
-static int keep(const struct packfile *p, const struct header *h, const struct entry *index)
-{
-    struct err why;
-    uint64_t room;
-    if (h->file_bytes > p->most_bytes || (path_free_bytes(p->dir, &room, &why) == ST_OK && room < h->file_bytes + ROOM_LEFT)) {
-        log_warn("packed weights are not kept: %llu MiB are too much for '%s'", (unsigned long long)(h->file_bytes >> 20), p->dir);
-        return -1;
-    }
-    char *temporary = mem_printf("%s.XXXXXX.part", p->path);
-    int fd = temporary ? mkostemps(temporary, 5, O_CLOEXEC) : -1; /* 0600 */
-    if (fd < 0) {
-        log_warn("packed weights are not kept: '%s' cannot be written: %s", p->dir, strerror(errno));
-        mem_free(temporary);
-        return -1;
-    }
-    int failed = write_all(p, fd, h, index);
-    close(fd);
-    if (failed || name_file(p, temporary, index)) {
-        log_warn("packed weights are not kept: '%s': %s", p->path, strerror(errno));
-        unlink(temporary);
-        failed = -1;
-    }
-    mem_free(temporary);
-    return failed;
-}
-
-void packfile_seal(struct packfile *p)
-{
-    if (!p || !p->made)
-        return;
-    struct header h;
-    struct entry *index = mem_array(p->count, sizeof *index);
-    if (!index) {
-        log_warn("packed weights are not kept: out of memory");
-        return;
-    }
-    lay_out(p, &h, index);
-    if (keep(p, &h, index) == 0) {
-        log_info("packed weights: '%s' holds %zu layers, %llu MiB", p->path, p->count, (unsigned long long)(h.file_bytes >> 20));
-        swap_pages(p, index);
-        make_room(p);
-    }
-    mem_free(index);
 }
 
 /* Where ------------------------------------------------------------------------------------------------------------------------------------ */

@@ -97,25 +97,27 @@ enum status relative_load(struct loading *l, struct relative *r, struct err *e)
     return r->kind == RELATIVE_DISENTANGLED ? load_vectors(l, r, e) : ST_OK;
 }
 
-/* The vectors of distances as keys (or queries), cut into heads: x has rows of ld. */
-static enum status cut_heads(struct loading *l, struct relative *r, const float *x, size_t ld, struct linear **out, struct err *e)
+static void head_name(char *out, size_t cap, const char *layer, const char *what, uint32_t head)
 {
-    struct linear *heads = mem_array(r->heads, sizeof *heads);
+    snprintf(out, cap, "%s.distances.%s.%u", layer, what, head);
+}
+
+/* The vectors of distances as keys (or queries), cut into heads: x has rows of ld. */
+static enum status cut_heads(struct relative *r, const float *x, size_t ld, struct linear *heads, struct err *e)
+{
     float *w = mem_array((size_t)r->rows * (r->dim + 1), sizeof *w), *zeros = w ? w + (size_t)r->rows * r->dim : NULL;
-    enum status st = heads && w ? ST_OK : err_nomem(e, "the model's weights");
-    *out = heads;
-    for (uint32_t h = 0; h < r->heads && st == ST_OK; h++) {
+    for (uint32_t h = 0; w && h < r->heads; h++) {
         for (uint32_t i = 0; i < r->rows; i++)
             memcpy(w + (size_t)i * r->dim, x + i * ld + (size_t)h * r->dim, r->dim * sizeof *w);
-        st = linear_init(&heads[h], l->kernels, PREC_F32, r->rows, r->dim, e);
-        if (st == ST_OK)
+        if (!heads[h].filled)
             linear_set(&heads[h], 0, r->rows, w, zeros);
     }
     mem_free(w);
-    return st;
+    return w ? ST_OK : err_nomem(e, "the model's weights");
 }
 
-static enum status project(struct loading *l, struct relative *r, const char *layer, const char *what, struct linear **out, struct err *e)
+/* fill: the vectors go through the layer's projection; else its tensors are only looked at. */
+static enum status project(struct loading *l, struct relative *r, const char *layer, const char *what, int fill, struct linear *heads, struct err *e)
 {
     const struct model_config *c = l->c;
     char name[160];
@@ -123,18 +125,17 @@ static enum status project(struct loading *l, struct relative *r, const char *la
     float *x = NULL;
     const char *word = c->relative.shared ? (what[0] == 'k' ? "key_proj" : "query_proj") : what[0] == 'k' ? "pos_key_proj" : "pos_query_proj";
     snprintf(name, sizeof name, "%s.attention.self.%s", layer, word);
-    l->bytes += r->heads * linear_packed_bytes(l->kernels, PREC_F32, r->rows, r->dim);
     uint64_t counted = l->parameters, bytes = l->bytes;
-    enum precision precision = l->precision;
-    l->precision = PREC_F32; /* once, for all texts */
+    int load = l->load;
+    l->load = fill;
     enum status st = loading_linear(l, NULL, c->hidden, c->hidden, &projection, e);
     if (st == ST_OK)
         st = loading_part(l, name, 0, c->hidden, c->hidden, &projection, e);
+    l->load = load;
     if (c->relative.shared)
         l->parameters = counted; /* they were counted as the contents' */
     l->bytes = bytes;            /* not kept */
-    l->precision = precision;
-    if (st == ST_OK && l->load) {
+    if (st == ST_OK && fill) {
         x = mem_array((size_t)r->rows * c->hidden, sizeof *x);
         st = x ? ST_OK : err_nomem(e, "the model's weights");
         unsigned fp = fp_enter();
@@ -142,10 +143,32 @@ static enum status project(struct loading *l, struct relative *r, const char *la
             linear_run(&projection, r->rows, r->vectors, c->hidden, ACT_NONE, NULL, 0, x, c->hidden);
         fp_leave(fp);
         if (st == ST_OK)
-            st = cut_heads(l, r, x, c->hidden, out, e);
+            st = cut_heads(r, x, c->hidden, heads, e);
     }
     linear_release(&projection);
     mem_free(x);
+    return st;
+}
+
+/* For each head: the layer's vectors as keys, or queries. */
+static enum status load_heads(struct loading *l, struct relative *r, const char *layer, const char *what, struct linear **out, struct err *e)
+{
+    char name[160];
+    struct linear *heads = NULL;
+    int fill = 0;
+    enum precision precision = l->precision;
+    if (l->load && !(heads = *out = mem_array(r->heads, sizeof *heads)))
+        return err_nomem(e, "the model's weights");
+    l->precision = PREC_F32; /* once, for all texts */
+    enum status st = ST_OK;
+    for (uint32_t h = 0; h < r->heads && st == ST_OK; h++) {
+        head_name(name, sizeof name, layer, what, h);
+        st = loading_linear(l, name, r->rows, r->dim, heads ? &heads[h] : NULL, e);
+        fill |= st == ST_OK && heads && !heads[h].filled;
+    }
+    if (st == ST_OK)
+        st = project(l, r, layer, what, fill, heads, e);
+    l->precision = precision;
     return st;
 }
 
@@ -155,9 +178,9 @@ enum status relative_load_layer(struct loading *l, struct relative *r, uint32_t 
     if (r->kind != RELATIVE_DISENTANGLED)
         return ST_OK;
     if (l->c->relative.from_content)
-        TRY(project(l, r, name, "key", &to->key, e));
+        TRY(load_heads(l, r, name, "key", &to->key, e));
     if (l->c->relative.to_content)
-        TRY(project(l, r, name, "query", &to->query, e));
+        TRY(load_heads(l, r, name, "query", &to->query, e));
     return ST_OK;
 }
 

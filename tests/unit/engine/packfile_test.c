@@ -24,7 +24,7 @@
 #include "workers/engine/model.h"
 #include "workers/engine/packfile.h"
 
-enum { LAYERS = 3, ENTRY = 248, HEADER = 96, SUM_AT = 88 }; /* of the format */
+enum { LAYERS = 3, ENTRY = 248, HEADER = 104, INDEX_AT = 48, INDEX_SUM_AT = 56, KIND_AT = 64, SUM_AT = 96 }; /* of the format */
 
 static char top[] = "/tmp/ebb-packfile-test-XXXXXX", dir[64];
 static uint8_t digest[16] = "a model's digest";
@@ -266,11 +266,25 @@ static void put_back(const char *path, const char *p, size_t n)
     assert_int_equal(chmod(path, 0600), 0);
 }
 
-static void damaged(const char *path, const char *p, size_t n)
+static void damaged_layers(const char *path, const char *p, size_t n, uint32_t made)
 {
     put_back(path, p, n);
     struct outcome x = load();
-    assert_outcome(&x, LAYERS, 1);
+    assert_outcome(&x, made, 1);
+    x = load(); /* and the next one finds all of it */
+    assert_outcome(&x, 0, 1);
+}
+
+static void damaged(const char *path, const char *p, size_t n)
+{
+    damaged_layers(path, p, n, LAYERS);
+}
+
+static size_t index_of(const char *p)
+{
+    uint64_t at;
+    memcpy(&at, p + INDEX_AT, sizeof at);
+    return (size_t)at;
 }
 
 static void each_byte_counts(void **state)
@@ -284,20 +298,22 @@ static void each_byte_counts(void **state)
         damaged(path, p, n);
         p[i] ^= 0x10;
     }
-    for (size_t i = 4096; i < 4096 + LAYERS * ENTRY; i += 3) {
+    size_t index = index_of(p);
+    assert_true(index % 4096 == 0 && index + LAYERS * ENTRY <= n);
+    for (size_t i = index; i < index + LAYERS * ENTRY; i += 3) {
         p[i] ^= 1;
         damaged(path, p, n);
         p[i] ^= 1;
     }
     for (int i = 0; i < LAYERS; i++) { /* the first, a middle and the last byte of each layer */
         uint64_t at, bytes;
-        memcpy(&at, p + 4096 + i * ENTRY + 224, sizeof at);
-        memcpy(&bytes, p + 4096 + i * ENTRY + 232, sizeof bytes);
-        assert_true(at % 4096 == 0 && at + bytes <= n);
+        memcpy(&at, p + index + i * ENTRY + 224, sizeof at);
+        memcpy(&bytes, p + index + i * ENTRY + 232, sizeof bytes);
+        assert_true(at % 4096 == 0 && at + bytes <= index);
         const uint64_t places[] = {at, at + bytes / 2, at + bytes - 1};
         for (int k = 0; k < 3; k++) {
             p[places[k]] ^= 1;
-            damaged(path, p, n);
+            damaged_layers(path, p, n, 1);
             p[places[k]] ^= 1;
         }
     }
@@ -305,7 +321,7 @@ static void each_byte_counts(void **state)
     assert_int_equal(again, n);
     assert_memory_equal(now, p, n);
     free(now);
-    const size_t lengths[] = {0, 1, HEADER, 4095, 4096, 4097, 4096 + ENTRY, n - 4096, n - 1};
+    const size_t lengths[] = {0, 1, HEADER, 4095, 4096, 4097, index, index + ENTRY, n - 4096, n - 1};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         damaged(path, p, lengths[i]);
     char *longer = calloc(1, n + 4096);
@@ -328,10 +344,11 @@ static void consistent_lies(void **state)
     size_t n;
     load();
     char *path = strdup(only_file()), *good = bytes_of(path, &n), *p = malloc(n);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 15; i++) {
         memcpy(p, good, n);
-        char *entry = p + 4096;
-        uint32_t blocks = LAYERS;
+        size_t index = index_of(p);
+        char *entry = p + index;
+        uint32_t blocks = LAYERS, made = LAYERS;
         switch (i) {
         case 0: p[8]++; break;                                /* version */
         case 1: blocks = UINT32_MAX; break;                   /* more than there can be */
@@ -339,18 +356,21 @@ static void consistent_lies(void **state)
         case 3: p[16] ^= 1; break;                            /* digest */
         case 4: p[32] ^= 1; break;                            /* form */
         case 5: put64(p, 40, n + 1); break;                   /* the file's size */
-        case 6: p[56] ^= 1; break;                            /* kind */
+        case 6: p[KIND_AT] ^= 1; break;                       /* kind */
         case 7: put64(entry, 224, n + 4096 - n % 4096); break; /* offset: behind the end */
         case 8: put64(entry, 224, 4096 + 64); break;          /* not of a page */
         case 9: put64(entry, 232, UINT64_MAX - 4096); break;  /* bytes */
         case 10: memset(entry, 'x', 208); break;              /* a name without an end */
-        case 11: put64(entry, 240, 1); break;                 /* the layer's own sum */
+        case 11: put64(entry, 240, 1), made = 1; break;       /* the layer's own sum */
+        case 12: put64(p, INDEX_AT, n + 4096); break;         /* the index: behind the end */
+        case 13: put64(p, INDEX_AT, index + 8); break;        /* not of a page */
+        case 14: put64(entry, 232, index); break;             /* a layer that reaches into the index */
         }
         memcpy(p + 12, &blocks, sizeof blocks);
         if (blocks == LAYERS)
-            put64(p, 48, XXH3_64bits(entry, LAYERS * ENTRY));
+            put64(p, INDEX_SUM_AT, XXH3_64bits(entry, LAYERS * ENTRY));
         put64(p, SUM_AT, XXH3_64bits(p, SUM_AT));
-        damaged(path, p, n);
+        damaged_layers(path, p, n, made);
     }
     free(p);
     free(good);
@@ -551,6 +571,154 @@ static void named_by_content(void **state)
     }
 }
 
+/* Streaming ---------------------------------------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 37, COLS = 19 };
+
+static float *table_rows(void)
+{
+    float *t = malloc(sizeof *t * ROWS * COLS);
+    for (uint32_t i = 0; i < ROWS * COLS; i++)
+        t[i] = number(i + 5);
+    return t;
+}
+
+/* Layers in two goes, a table between them. -1: something said that there is no cache. */
+static int stream(const struct packfile_opts *o, uint32_t rows_at_once)
+{
+    struct packfile *p;
+    struct linear l[LAYERS];
+    float *t = table_rows();
+    assert_int_equal(packfile_open(o, &p, NULL), ST_OK);
+    int failed = packfile_begin(p, 1 << 16);
+    for (int i = 0; i < LAYERS && !failed; i++) {
+        assert_int_equal(packfile_linear(p, shapes[i].name, &l[i], o->kernels, shapes[i].precision, shapes[i].n, shapes[i].k, NULL), ST_OK);
+        assert_false(l[i].filled);
+        fill(&l[i]);
+        for (uint32_t r = 0, n; i == 1 && r < ROWS && !failed; r += n) {
+            n = ROWS - r < rows_at_once ? ROWS - r : rows_at_once;
+            failed = packfile_rows(p, "words", ROWS, COLS, r, n, t + (size_t)r * COLS);
+        }
+        if (i != 1 && !failed)
+            failed = packfile_flush(p);
+        linear_release(&l[i]);
+    }
+    if (!failed)
+        failed = packfile_end(p);
+    for (int i = 0; i < LAYERS && !failed; i++)
+        assert_true(packfile_has(p, shapes[i].name, o->kernels, shapes[i].precision, shapes[i].n, shapes[i].k));
+    packfile_free(p);
+    free(t);
+    return failed;
+}
+
+static void assert_table(struct packfile *p, int there)
+{
+    float *t = table_rows();
+    const float *found = packfile_table(p, "words", ROWS, COLS);
+    assert_true((found != NULL) == there && packfile_has_table(p, "words", ROWS, COLS) == there);
+    if (there)
+        assert_memory_equal(found, t, sizeof *t * ROWS * COLS);
+    assert_null(packfile_table(p, "words", COLS, ROWS));
+    assert_null(packfile_table(p, "word", ROWS, COLS));
+    free(t);
+}
+
+static void streamed_is_found(void **state)
+{
+    (void)state;
+    struct packfile_opts o = opts();
+    char *first = NULL;
+    size_t n = 0, m;
+    for (uint32_t each = 1; each <= ROWS; each += 6) { /* the file's bytes do not depend on how many rows come at once */
+        assert_int_equal(path_remove_tree(dir, NULL), ST_OK);
+        assert_int_equal(stream(&o, each), 0);
+        char *now = bytes_of(only_file(), &m);
+        if (first) {
+            assert_int_equal(n, m);
+            assert_memory_equal(first, now, n);
+            free(now);
+        } else {
+            first = now;
+            n = m;
+        }
+    }
+    struct outcome x = load();
+    assert_outcome(&x, 0, 1);
+    struct packfile *p;
+    assert_int_equal(packfile_open(&o, &p, NULL), ST_OK);
+    assert_table(p, 1);
+    assert_int_equal(packfile_mapped_bytes(p), 4 * ROWS * COLS);
+    assert_false(packfile_has(p, "words", o.kernels, PREC_F32, ROWS, COLS)); /* a table is no layer */
+    assert_false(packfile_has(p, shapes[0].name, o.kernels, PREC_F32, shapes[0].n, shapes[0].k + 1));
+    packfile_free(p);
+    /* a damaged table is not found, what else is in the file is; one that begins anew makes it whole */
+    static const char name[] = "words";
+    size_t index = index_of(first), at = 0;
+    for (size_t i = index; i < index + (LAYERS + 1) * ENTRY; i += ENTRY)
+        if (strcmp(first + i, name) == 0)
+            memcpy(&at, first + i + 224, sizeof at);
+    assert_true(at >= 4096 && at < index);
+    char *path = strdup(only_file());
+    first[at + 4 * ROWS * COLS - 1] ^= 1;
+    put_back(path, first, n);
+    assert_int_equal(packfile_open(&o, &p, NULL), ST_OK);
+    assert_table(p, 0);
+    assert_false(path_exists(path));
+    assert_true(packfile_has(p, shapes[1].name, o.kernels, shapes[1].precision, shapes[1].n, shapes[1].k));
+    packfile_free(p);
+    assert_int_equal(stream(&o, 5), 0);
+    assert_int_equal(packfile_open(&o, &p, NULL), ST_OK);
+    assert_table(p, 1);
+    packfile_free(p);
+    free(path);
+    free(first);
+}
+
+/* Whatever write fails: no file stays, and the next one makes it. */
+static void streaming_to_a_full_disk(void **state)
+{
+    (void)state;
+    struct packfile_opts o = opts();
+    enum { WRITES = LAYERS + 3 /* rows, in three goes */ + 2 };
+    for (int i = 1; i <= WRITES; i++) {
+        char fault[64];
+        snprintf(fault, sizeof fault, "pack.write:%d:ENOSPC", i);
+        fault_set(fault);
+        assert_int_equal(stream(&o, 13), -1);
+        assert_int_equal(count_files(".pack", NULL) + count_files(".part", NULL), 0);
+    }
+    fault_set(NULL);
+    assert_int_equal(stream(&o, 13), 0);
+    only_file();
+}
+
+/* Parts of one model, whose layers nobody knows beforehand: each leaves in the file what others asked for. */
+static void parts_share_a_file(void **state)
+{
+    (void)state;
+    struct packfile_opts o = opts();
+    for (int part = 0; part < 2; part++) {
+        o.part = part;
+        assert_int_equal(path_remove_tree(dir, NULL), ST_OK);
+        for (int i = 0; i < 2 * LAYERS; i++) {
+            struct packfile *p;
+            struct linear l;
+            const struct shape *s = &shapes[i % LAYERS];
+            assert_int_equal(packfile_open(&o, &p, NULL), ST_OK);
+            assert_int_equal(packfile_linear(p, s->name, &l, o.kernels, s->precision, s->n, s->k, NULL), ST_OK);
+            assert_int_equal(l.filled, part && i >= LAYERS);
+            if (!l.filled)
+                fill(&l);
+            packfile_seal(p);
+            linear_release(&l);
+            packfile_free(p);
+        }
+        struct outcome x = load();
+        assert_outcome(&x, part ? 0 : LAYERS - 1, 1);
+    }
+}
+
 static void where_it_is(void **state)
 {
     (void)state;
@@ -626,6 +794,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(at_once, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(the_longest_unused_go_first, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(named_by_content, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(streamed_is_found, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(streaming_to_a_full_disk, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(parts_share_a_file, make_dir, drop_dir),
         cmocka_unit_test(where_it_is),
         cmocka_unit_test_setup_teardown(models, make_dir, drop_dir),
     };

@@ -1,7 +1,5 @@
 #include "workers/engine/ops/embed.h"
 
-#include <string.h>
-
 #include "base/mem.h"
 
 size_t embed_bytes(uint32_t vocab, uint32_t positions, uint32_t types, uint32_t n)
@@ -9,33 +7,10 @@ size_t embed_bytes(uint32_t vocab, uint32_t positions, uint32_t types, uint32_t 
     return sizeof(float) * n * ((size_t)vocab + positions + types);
 }
 
-static float *zeros(size_t count)
-{
-    float *p = mem_aligned(count * sizeof *p);
-    if (p)
-        memset(p, 0, count * sizeof *p);
-    return p;
-}
-
-enum status embed_init(struct embed *o, const struct kernels *kernels, uint32_t vocab, uint32_t positions, uint32_t types, uint32_t n,
-                       struct err *e)
-{
-    *o = (struct embed){.kernels = kernels, .vocab = vocab, .positions = positions, .types = types, .n = n};
-    o->word = mem_aligned(sizeof(float) * n * vocab);
-    o->position = zeros((size_t)n * (positions ? positions : 1));
-    o->type = zeros((size_t)n * types);
-    if (!o->word || !o->position || !o->type) {
-        embed_release(o);
-        return err_nomem(e, "the model's weights");
-    }
-    return ST_OK;
-}
-
 void embed_release(struct embed *o)
 {
-    mem_free(o->word);
-    mem_free(o->position);
-    mem_free(o->type);
+    for (int i = 0; i < 3; i++)
+        mem_free(o->own[i]);
     *o = (struct embed){0};
 }
 
