@@ -119,7 +119,7 @@ SRC_engine += workers/engine/slow.c
 SRC_worker += workers/command/answer.c workers/command/noise.c workers/command/spawn.c workers/command/child.c workers/command/fate.c workers/command/command.c
 SRC_agent  := workers/agent/calendar.c workers/agent/policy.c workers/agent/people.c workers/agent/watch.c workers/agent/cgroup.c workers/agent/guests.c \
               workers/agent/talk.c workers/agent/config.c workers/agent/agent.c workers/agent/status.c workers/agent/main.c
-SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c daemon/link_stage.c daemon/keyring.c daemon/auth.c daemon/auth_watch.c daemon/auth_edit.c \
+SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c daemon/link_stage.c daemon/gangs.c daemon/keyring.c daemon/auth.c daemon/auth_watch.c daemon/auth_edit.c \
               daemon/api.c daemon/reads.c daemon/job.c daemon/job_steps.c daemon/submit.c \
               daemon/publish.c daemon/relay_open.c daemon/relay.c daemon/relay_ask.c daemon/relay_read.c daemon/relay_write.c daemon/relay_model.c daemon/sweep.c daemon/provider.c daemon/local.c daemon/local_ended.c daemon/agents.c daemon/agents_said.c daemon/slurm_words.c daemon/slurm_run.c daemon/slurm_jobs.c daemon/slurm_end.c \
               daemon/slurm.c daemon/kubernetes.c daemon/guard.c daemon/owner.c daemon/metrics.c daemon/http.c daemon/main.c

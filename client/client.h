@@ -75,6 +75,9 @@ const char *text_of(const json_t *o, const char *key);
 double number_of(const json_t *o, const char *key, double otherwise);
 uint64_t count_of(const json_t *o, const char *key);
 
+/* What a worker has, for people: its lease; of a member of a pipeline "stage 2/3 of job 7" before it. Returns out. */
+const char *lease_words(const json_t *worker, char *out, size_t size);
+
 /* Signals: after this SIGINT, SIGTERM and SIGHUP only count. */
 void signals_take(void);
 int signals_count(void);

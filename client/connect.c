@@ -142,6 +142,13 @@ static enum status find_daemon(char out[KEYS_ENDPOINT_MAX], struct err *e)
     return ST_OK;
 }
 
+/* Of a file that is still being made only other names stand: "out.npy.partial". */
+static int is_output(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && (strcmp(dot, ".npy") == 0 || strcmp(dot, ".jsonl") == 0);
+}
+
 enum status conn_pool(struct conn **out, struct err *e)
 {
     char tcp[KEYS_ENDPOINT_MAX] = "";
@@ -160,7 +167,7 @@ enum status conn_pool(struct conn **out, struct err *e)
     struct stat s;
     if (strstr(where, "://"))
         endpoint = mem_strdup(where);
-    else if (stat(where, &s) == 0 && !S_ISSOCK(s.st_mode))
+    else if (stat(where, &s) == 0 ? !S_ISSOCK(s.st_mode) : is_output(where))
         endpoint = private_endpoint_of_output(where), of_output = 1; /* of the 'ebb run' that works on it */
     else
         endpoint = mem_printf("ipc://%s", where);

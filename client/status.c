@@ -28,11 +28,38 @@ static void print_events(const json_t *answer, size_t most)
     }
 }
 
+static void print_gang(const json_t *g)
+{
+    size_t i;
+    json_t *m;
+    char rate[UNITS_MAX], predicted[UNITS_MAX], since[UNITS_MAX], measured[64] = "not measured yet";
+    const json_t *members = json_object_get(g, "members");
+    if (number_of(g, "records_per_s", 0) > 0)
+        snprintf(measured, sizeof measured, "%s of records measured", units_rate(rate, number_of(g, "records_per_s", 0)));
+    print_field("pipeline", "%zu workers, %s for %s, cut %" PRIu64 "; %.3g ms a micro-batch predicted (%s), %s", json_array_size(members), text_of(g, "state"),
+                units_duration(since, number_of(g, "since_s", 0)), count_of(g, "cut"), number_of(g, "bottleneck_ms", 0),
+                units_rate(predicted, number_of(g, "batches_per_s", 0)), measured);
+    struct table *t = table_new(6, (const char *[]){"STAGE", "WORKER", "SEGMENTS", "SHARE", "PREDICTED", "STATE"});
+    json_array_foreach(members, i, m)
+    {
+        char stage[24], segments[64], share[24], load[32];
+        int head = json_is_true(json_object_get(m, "head")), ready = json_is_true(json_object_get(m, "ready"));
+        snprintf(stage, sizeof stage, "%zu", i + 1);
+        snprintf(segments, sizeof segments, "%" PRIu64 "-%" PRIu64 " of %" PRIu64, count_of(m, "first"), count_of(m, "last"), count_of(g, "segments"));
+        snprintf(share, sizeof share, "%.0f %%", 100 * number_of(m, "share", 0));
+        snprintf(load, sizeof load, "%.3f ms", number_of(m, "load_ms", 0));
+        table_row(t, (const char *[]){stage, text_of(m, "name"), segments, share, load, !ready ? "loading" : head ? "ready, head" : "ready"});
+    }
+    table_print(t, stdout);
+}
+
 static int print_job(struct conn *c, uint64_t id)
 {
     json_t *job = NULL, *events = NULL;
     struct err e;
     struct view v = {0};
+    size_t i;
+    json_t *gang;
     char line[512], a[UNITS_MAX], b[UNITS_MAX], at[32];
     if (conn_call(c, "job", json_pack("{s:I, s:b}", "job", (json_int_t)id, "spec", 1), 30000, &job, &e) != ST_OK)
         return fail(&e);
@@ -57,6 +84,8 @@ static int print_job(struct conn *c, uint64_t id)
         print_field("wanted", "by %s%s%s", when(number_of(job, "deadline_ms", 0), at, sizeof at), *text_of(job, "late") ? ": " : "", text_of(job, "late"));
     if (number_of(job, "finished_ms", 0) > 0)
         print_field("until", "%s", when(number_of(job, "finished_ms", 0), at, sizeof at));
+    json_array_foreach(json_object_get(job, "gangs"), i, gang)
+        print_gang(gang);
     json_decref(job);
     if (conn_call(c, "events", json_pack("{s:I}", "job", (json_int_t)id), 30000, &events, &e) == ST_OK && json_array_size(json_object_get(events, "events"))) {
         puts("lately");

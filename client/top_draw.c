@@ -203,6 +203,7 @@ static void job_row(const struct top_pool *p, size_t i, char (*cells)[CELL])
 static void worker_row(const struct top_pool *p, size_t i, char (*cells)[CELL])
 {
     const json_t *w = p->worker_rows[i];
+    char lease[400];
     double s = number_of(w, "since_s", 0);
     say_cell(cells[0], name_of(w));
     say_cell(cells[1], text_of(w, "host"));
@@ -216,7 +217,7 @@ static void worker_row(const struct top_pool *p, size_t i, char (*cells)[CELL])
     if (count_of(w, "rss_bytes"))
         units_bytes(cells[6], count_of(w, "rss_bytes"));
     snprintf(cells[7], CELL, "%" PRIu64, count_of(w, "lanes"));
-    say_cell(cells[8], text_of(w, "lease"));
+    say_cell(cells[8], lease_words(w, lease, sizeof lease));
 }
 
 static void node_row(const struct top_pool *p, size_t i, char (*cells)[CELL])

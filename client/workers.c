@@ -7,16 +7,28 @@
 
 static int stay, all;
 
+const char *lease_words(const json_t *worker, char *out, size_t size)
+{
+    const char *lease = text_of(worker, "lease");
+    if (count_of(worker, "stages"))
+        snprintf(out, size, "stage %" PRIu64 "/%" PRIu64 " of job %" PRIu64 "%s%s", count_of(worker, "stage"), count_of(worker, "stages"), count_of(worker, "job"),
+                 *lease ? ": " : "", lease);
+    else
+        snprintf(out, size, "%s", lease);
+    return out;
+}
+
 static void row(struct table *t, const json_t *w)
 {
-    char job[24] = "-", rate[UNITS_MAX] = "-", since[24];
+    char lease[400], job[24] = "-", rate[UNITS_MAX] = "-", since[24];
     double s = number_of(w, "since_s", 0);
     if (count_of(w, "job"))
         snprintf(job, sizeof job, "%" PRIu64, count_of(w, "job"));
     if (number_of(w, "records_per_s", 0) > 0)
         units_rate(rate, number_of(w, "records_per_s", 0));
     snprintf(since, sizeof since, "%d:%02d", (int)(s / 3600), (int)(s / 60) % 60);
-    const char *name = text_of(w, "name"), *model = text_of(w, "model"), *lease = text_of(w, "lease");
+    const char *name = text_of(w, "name"), *model = text_of(w, "model");
+    lease_words(w, lease, sizeof lease);
     table_row(t, (const char *[]){*name ? name : text_of(w, "worker"), *text_of(w, "host") ? text_of(w, "host") : "-", text_of(w, "state"), *model ? model : "-", job, rate, since,
                                   *lease ? lease : "-"});
 }

@@ -15,6 +15,7 @@
 #include "daemon/apply.h"
 #include "daemon/auth.h"
 #include "daemon/call.h"
+#include "daemon/gangs.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
 #include "daemon/provider.h"
@@ -135,10 +136,12 @@ json_t *api_job(struct daemon *d, uint64_t id)
                              (json_int_t)r->finished_ms, "sources", (json_int_t)j->source_count, "format", format_name(j->format), "precision",
                              j->spec.precision, "numerics", j->numerics, "dims", (json_int_t)j->dims, "deadline_ms", (json_int_t)r->params.deadline_ms,
                              "late", words_json(v.late));
-    if (!o || !more || json_object_update(o, more)) {
+    json_t *gangs = gangs_json(d, id);
+    if (!o || !more || !gangs || json_object_update(o, more) || json_object_set_new(o, "stages", json_integer((json_int_t)r->params.stages)) || json_object_set(o, "gangs", gangs)) {
         json_decref(o);
         o = NULL;
     }
+    json_decref(gangs);
     json_decref(more);
     return o;
 }
@@ -214,7 +217,7 @@ static void verb_why(struct call *c)
         return;
     const struct job_row *r = v.row;
     json_t *advice = json_array();
-    char text[800];
+    char text[800], pipeline[64];
     int failed = advice == NULL;
     switch (r->state) {
     case JOB_RUNNING:
@@ -222,6 +225,8 @@ static void verb_why(struct call *c)
             snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, provider_trouble(c->d));
         else if (*v.waits_for)
             snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, v.waits_for);
+        else if (*gangs_words(c->d, r->id, pipeline, sizeof pipeline))
+            snprintf(text, sizeof text, "job %" PRIu64 " is running on %s", r->id, pipeline);
         else
             snprintf(text, sizeof text, "job %" PRIu64 " is running on %u worker%s", r->id, v.workers, v.workers == 1 ? "" : "s");
         if (*v.late) {
@@ -366,6 +371,10 @@ const char *api_worker_state(const struct sched_worker_view *v, const struct job
         return "lost";
     if (v->draining)
         return "draining";
+    if (v->gang && !v->gang_runs)
+        return "loading";
+    if (v->gang)
+        return v->probe ? "probing" : "running";
     if (!v->leases)
         return "idle";
     if (j && j->model_key != v->model_key)
@@ -398,16 +407,17 @@ static void lease_words(const struct job *j, const struct span *span, char *out,
 static json_t *worker_json(struct daemon *d, const struct sched_worker_view *v)
 {
     struct worker *w = link_worker(d->link, v->worker);
-    struct job *j = v->job ? job_find(d, v->job) : NULL;
+    uint64_t id = v->job ? v->job : v->gang_job;
+    struct job *j = id ? job_find(d, id) : NULL;
     char number[24], lease[200];
     uint64_t now = clock_ms();
     snprintf(number, sizeof number, "%016" PRIx64, v->worker);
-    lease_words(j, &v->lease, lease, sizeof lease);
-    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:f, s:o, s:I, s:I, s:f, s:s}", "worker", number, "name", w ? w->name : number, "host",
+    lease_words(v->leases ? j : NULL, &v->lease, lease, sizeof lease);
+    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:f, s:o, s:I, s:I, s:f, s:s, s:I, s:I}", "worker", number, "name", w ? w->name : number, "host",
                      w ? w->host : "", "pid", w ? (int)w->pid : 0, "state", api_worker_state(v, j), "model", j ? j->model_name : "", "job",
-                     (json_int_t)v->job, "records_per_s", v->records_per_s, "since_s", (double)(now - v->joined_ms) / 1000, "lease", words_json(lease), "lanes",
+                     (json_int_t)id, "records_per_s", v->records_per_s, "since_s", (double)(now - v->joined_ms) / 1000, "lease", words_json(lease), "lanes",
                      (json_int_t)v->lanes, "rss_bytes", (json_int_t)(w ? w->rss_bytes : 0), "beat_s", (double)(now - v->beat_ms) / 1000, "provider",
-                     provider_id_word(v->provider));
+                     provider_id_word(v->provider), "stage", (json_int_t)(v->gang ? v->stage + 1 : 0), "stages", (json_int_t)v->stages);
 }
 
 static void add_starting(void *arg, uint64_t number, const char *name, uint64_t pid, uint64_t since_ms)

@@ -17,6 +17,7 @@
 #include "daemon/apply.h"
 #include "daemon/auth.h"
 #include "daemon/call.h"
+#include "daemon/gangs.h"
 #include "daemon/job.h"
 #include "daemon/link.h"
 #include "daemon/provider.h"
@@ -336,7 +337,7 @@ enum status metrics_write(struct daemon *d, struct buf *out, struct err *e)
                  buf_printf(out, "ebb_build_info{version=\"%s\"} 1\n", EBBD_VERSION) ||
                  number(out, "ebb_generation", "gauge", "How often this state has been opened.", d->generation) ||
                  number(out, "ebb_store_open", "gauge", "1: the store can be written; 0: it is being opened anew.", d->core != NULL) || write_jobs(d, out) ||
-                 write_workers(d, out) || write_counters(out) || write_histogram(out) ||
+                 write_workers(d, out) || gangs_write_metrics(d, out) || write_counters(out) || write_histogram(out) ||
                  write_relay(d, out) || (d->apply && write_store(d, out));
     return failed ? err_nomem(e, "metrics") : ST_OK;
 }
