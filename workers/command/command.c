@@ -29,7 +29,7 @@
 #define BATCH_MS 100             /* so long a batch is waited for */
 #define LEAVE_MS 2000            /* to end by itself, when its input has ended */
 #define FLUSH_MS 10000           /* to answer, when its input was closed because it hung */
-#define ENDED_MS 2000            /* to end, when it has closed its output */
+#define ENDED_MS 1000            /* to end, when it has closed its output */
 #define TICK_MS 1000
 #define NO_PIDFD_MS 50
 #define LATE_MS 1000             /* later than that by ourselves: we were stopped */
@@ -141,6 +141,7 @@ static void start_for(struct command *c, struct command_record *r, uint64_t now_
         fate_no_start(c, r, &e, now_ms);
         return;
     }
+    c->no_starts = 0;
     ch->started_ms = now_ms;
     ch->alone = r->suspect;
     ch->batch = c->buffers;
@@ -212,8 +213,17 @@ static void give(struct command *c, uint64_t now_ms)
     int down = c->down >= DOWN_RETRIES;
     if (down && (busy(c) || now_ms < c->down_until_ms))
         return;
-    if (c->suspects.count && c->count == c->o.children)
+    if ((c->suspects.count || c->control_state == CONTROL_WANTED) && c->count == c->o.children)
         make_room(c);
+    if (c->control_state == CONTROL_WANTED) {
+        if (may_start(c, now_ms)) {
+            struct command_record control = {.line = c->control.line, .len = c->control.len, .suspect = 1, .lost = c->control.lost};
+            c->control = control;
+            c->control_state = CONTROL_RUNS;
+            start_for(c, &c->control, now_ms);
+        }
+        return;
+    }
     while (c->suspects.count && may_start(c, now_ms) && (c->proven ? 1 : !unanswered(c, 1))) {
         if (c->streak && c->waiting.count)
             break; /* is it the record or the command? Another record tells */
@@ -351,7 +361,7 @@ static void deaf(struct command *c, struct child *ch)
     }
     for (; chain; chain = next) {
         next = chain->next;
-        list_add_front(chain->suspect ? &c->suspects : &c->waiting, chain);
+        fate_again(c, chain);
     }
 }
 
@@ -507,7 +517,7 @@ static void *run(void *arg)
             earlier(&until, now_ms + TICK_MS);
         if (c->later.first)
             earlier(&until, c->later.first->not_before_ms);
-        if (c->suspects.count || c->waiting.count) {
+        if (c->suspects.count || c->waiting.count || c->control_state == CONTROL_WANTED) {
             if (c->start_after_ms > now_ms)
                 earlier(&until, c->start_after_ms);
             if (c->full_ms && c->full_ms + FULL_MS > now_ms)
@@ -568,6 +578,7 @@ static void release(struct command *c)
     pthread_mutex_destroy(&c->lock);
     if (c->wake >= 0)
         close(c->wake);
+    mem_free((char *)(uintptr_t)c->control.line);
     mem_free(c->polled);
     mem_free(c->name);
     mem_free(c);

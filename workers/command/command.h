@@ -12,8 +12,8 @@
 
    Whose fault. Children answer in order, so when one dies, hangs or answers nonsense, the record whose answer was due is the suspect. It runs again
    alone, first in a fresh child; only what fails there counts against it (COMMAND_ERROR_MAP says how often). What else was under way runs again
-   without blame. A command that fails with one record after the other, and never answers any, is at fault itself: `faulted` is called once,
-   with words for whoever submitted the job, and all records come back NOT_DONE, those that are submitted later too.
+   without blame. A command that fails with one record after the other, and never answers any, or no longer one that it answered before, is at fault
+   itself: `faulted` is called once, with words for whoever submitted the job, and all records come back NOT_DONE, those that are submitted later too.
 
    Ahead. While a child works, the next records wait in its pipe, so that it need not wait for us: but only once its answers carry their record's `id`
    (command_record.id). Then each answer is checked, and an answer too many or too few is found at once, with the record that it belongs to. A child

@@ -4,7 +4,10 @@
    nobody else's: until one that carries its id follows, or nothing else is under way and nothing more was said.
 
    What can fail: all the rest. Children answer in order, so the suspect is the record whose answer was due; where answers and records do not
-   match, the first whose answer is not sure. */
+   match, the first whose answer is not sure.
+
+   Where children end at one record after the other without an answer, the command may be at fault: at once if it never answered any; if it did, a
+   record that it has answered before, the *control*, is given to a fresh child. Its answer clears the command, and is thrown away. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +26,7 @@
 #define BACK_OFF_MS 20       /* between starts that come to nothing, doubled */
 #define BACK_OFF_MAX_MS 300
 #define NO_START_MS 100      /* the same where the machine has no process for us */
+#define MOST_NO_STARTS 8
 #define LOST_MS 500
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 30000
@@ -55,6 +59,11 @@ static void leave(struct command *c, struct command_record *r, const struct comm
 {
     char *kept = r->kept; /* the answer, perhaps */
     r->kept = NULL;
+    if (r == &c->control) { /* nobody's: if it was answered, that is all */
+        c->control_state = CONTROL_AT_REST;
+        mem_free(kept);
+        return;
+    }
     atomic_fetch_sub(&c->inside, 1);
     c->o.answered(c->o.arg, r, a);
     mem_free(kept);
@@ -65,9 +74,18 @@ void fate_give_back(struct command *c, struct command_record *r)
     leave(c, r, &(struct command_answer){.end = COMMAND_NOT_DONE});
 }
 
+void fate_again(struct command *c, struct command_record *r)
+{
+    if (r == &c->control)
+        c->control_state = CONTROL_WANTED;
+    else
+        list_add_front(r->suspect ? &c->suspects : &c->waiting, r);
+}
+
 static void leave_error(struct command *c, struct command_record *r, enum command_error error, const char *text)
 {
-    atomic_fetch_add(&c->errors, 1);
+    if (r != &c->control)
+        atomic_fetch_add(&c->errors, 1);
     leave(c, r, &(struct command_answer){.end = COMMAND_ERROR, .error = error, .text = text});
 }
 
@@ -103,6 +121,12 @@ static void again_later(struct command *c, struct command_record *r, const struc
 static void settle(struct command *c, struct command_record *r, const struct answer *a, const char *line, size_t len, uint64_t now_ms)
 {
     r->suspect = 0;
+    if (r == &c->control) {
+        leave(c, r, NULL);
+        return;
+    }
+    if (!c->control.line && (c->control.line = mem_strndup(r->line, r->len)))
+        c->control.len = r->len; /* without memory for it, without it */
     if (a->kind == ANSWER_RETRY) {
         mem_free(r->kept);
         r->kept = NULL;
@@ -126,7 +150,7 @@ static void settle_kept(struct command *c, struct child *ch, uint64_t now_ms)
         if (c->answer.kind == ANSWER_NOMEM) { /* it was read before: only memory can be out */
             mem_free(r->kept);
             r->kept = NULL;
-            list_add_front(&c->waiting, r);
+            fate_again(c, r);
             continue;
         }
         settle(c, r, &c->answer, r->kept, r->kept_len, now_ms);
@@ -139,13 +163,11 @@ static void fault(struct command *c, const char *text)
 {
     if (c->over)
         return;
-    log_error("%s: %s", c->name, text);
     c->over = 1;
     pthread_mutex_lock(&c->lock);
     c->stopping = 1;
     pthread_mutex_unlock(&c->lock);
-    if (c->o.faulted)
-        c->o.faulted(c->o.arg, text);
+    c->o.faulted(c->o.arg, text);
 }
 
 static void shown_shell(const struct command *c, char *out, size_t size)
@@ -160,17 +182,22 @@ static int fruitless(struct command *c, const struct command_record *r, const ch
 {
     char text[1024], shell[SHOWN_SHELL + 8];
     c->streak++;
-    uint32_t i = 0, most = c->proven ? DISTINCT_PROVEN : DISTINCT_UNPROVEN;
+    uint32_t i = 0;
     while (i < c->distinct && c->at[i] != r)
         i++;
-    if (i == c->distinct && c->distinct < DISTINCT_PROVEN)
+    if (i == c->distinct && c->distinct < DISTINCT)
         c->at[c->distinct++] = r;
     if (c->streak > 1) {
         uint64_t pause = (uint64_t)BACK_OFF_MS << (c->streak < 10 ? c->streak - 2 : 7);
         c->start_after_ms = now_ms + (pause < BACK_OFF_MAX_MS ? pause : BACK_OFF_MAX_MS);
     }
-    if (c->distinct < most && !(cannot_start && !c->proven))
+    if (c->distinct < DISTINCT && r != &c->control && !(cannot_start && !c->proven))
         return 0;
+    if (c->proven && c->control.line && r != &c->control) {
+        if (c->control_state == CONTROL_AT_REST)
+            c->control_state = CONTROL_WANTED;
+        return 0;
+    }
     shown_shell(c, shell, sizeof shell);
     if (c->streak == 1)
         snprintf(text, sizeof text, "command '%s' cannot be run: it %s%s%s", shell, why, *last ? ": " : "", last);
@@ -212,7 +239,7 @@ static void take_back(struct command *c, struct child *ch, const struct command_
     }
     for (; chain; chain = r) {
         r = chain->next;
-        list_add_front(chain->suspect ? &c->suspects : &c->waiting, chain);
+        fate_again(c, chain);
     }
 }
 
@@ -236,7 +263,7 @@ void fate_failed(struct command *c, struct child *ch, enum command_error error, 
     int is_fault = ch->lines == 0 && suspect && fruitless(c, suspect, why, tail, error == COMMAND_CRASHED && ch->cannot, now_ms);
     if (!suspect)
         return;
-    if (is_fault) {
+    if (is_fault || suspect == &c->control) {
         fate_give_back(c, suspect);
         return;
     }
@@ -273,11 +300,10 @@ void fate_no_start(struct command *c, struct command_record *r, const struct err
     char why[400];
     snprintf(why, sizeof why, "could not be started: %.300s", e->text);
     log_warn("%s: a command cannot be started: %s", c->name, e->text);
-    list_add_front(r->suspect ? &c->suspects : &c->waiting, r);
-    c->distinct = 0; /* the record has no part in it: only the number of tries counts */
-    c->streak++;
-    c->start_after_ms = now_ms + ((uint64_t)NO_START_MS << (c->streak < 6 ? c->streak : 6));
-    if (c->streak >= DISTINCT_PROVEN) {
+    fate_again(c, r);
+    c->no_starts++;
+    c->start_after_ms = now_ms + ((uint64_t)NO_START_MS << (c->no_starts < 6 ? c->no_starts : 6));
+    if (c->no_starts >= MOST_NO_STARTS) {
         char text[1024], shell[SHOWN_SHELL + 8];
         shown_shell(c, shell, sizeof shell);
         snprintf(text, sizeof text, "command '%s' %s", shell, why);

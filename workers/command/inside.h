@@ -10,8 +10,7 @@
 #include "workers/command/answer.h"
 #include "workers/command/child.h"
 
-#define DISTINCT_UNPROVEN 3  /* records at which a command that never answered fails before it is at fault itself */
-#define DISTINCT_PROVEN 8    /* the same where it has answered some: bad records may lie together */
+#define DISTINCT 3           /* records at which children fail, one after the other and without an answer, before the command is suspected itself */
 #define DOWN_RETRIES 8       /* {"retry"} in a row, and nothing else: what the command depends on is down */
 
 struct list {
@@ -41,9 +40,12 @@ struct command {
     int proven;              /* it has answered once */
     int buffers;             /* it answers at the end of its input only */
     uint32_t batch;          /* then: records that a child gets */
+    uint32_t no_starts;      /* in a row: there was no process to be had */
     uint32_t streak;         /* children in a row that ended without an answer */
     uint32_t distinct;       /* at so many records */
-    const struct command_record *at[DISTINCT_PROVEN];
+    const struct command_record *at[DISTINCT];
+    struct command_record control; /* a copy of one that was answered: is the command still able to? */
+    enum { CONTROL_AT_REST, CONTROL_WANTED, CONTROL_RUNS } control_state;
     uint32_t down;           /* {"retry"} in a row */
     uint64_t down_until_ms;
     uint64_t start_after_ms;
@@ -75,5 +77,7 @@ void fate_no_start(struct command *c, struct command_record *r, const struct err
 /* All of its records go back, undone. */
 void fate_not_done(struct command *c, struct child *ch);
 void fate_give_back(struct command *c, struct command_record *r);
+/* r, which is with no child any more, runs again: in front of the others. */
+void fate_again(struct command *c, struct command_record *r);
 
 #endif
