@@ -78,6 +78,14 @@ static const struct opt_command like = {
                "  deadline: 07:00\n"
                "  max_errors: 1%\n"
                "\n"
+               "In the place of 'model' a list of steps, models and commands (docs/steps.md):\n"
+               "\n"
+               "  steps:\n"
+               "    - command: python3 clean.py\n"
+               "    - model: models/toxic-classifier\n"
+               "      when: label != toxic\n"
+               "    - model: models/all-MiniLM-L6-v2\n"
+               "\n"
                "Submitting the same job again is no new job; one that differs but has the same output is refused, and told what differs.",
     .examples = "  ebb submit job.yaml\n  ebb submit job.yaml --priority 5 --max-workers 8",
     .operands_max = 64,
