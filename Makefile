@@ -87,7 +87,7 @@ SRC_generic := workers/engine/ops/args.c workers/engine/ops/walk.c workers/engin
 SRC_onnx   := workers/engine/onnx/scan.c workers/engine/onnx/tensor.c workers/engine/onnx/load.c workers/engine/onnx/data.c workers/engine/carry.c workers/engine/graphmodel.c workers/engine/graphlane.c workers/engine/graphstage.c workers/engine/onnxtext.c workers/engine/onnxarrays.c
 SRC_engine += $(SRC_graph) $(SRC_ops) $(SRC_generic) $(SRC_onnx)
 # packed weights on disk; where a model can be cut
-SRC_engine += workers/engine/packfile.c workers/engine/packfile_write.c workers/engine/cut.c workers/engine/profile.c
+SRC_engine += workers/engine/packfile.c workers/engine/packfile_write.c workers/engine/window.c workers/engine/fit.c workers/engine/describe.c workers/engine/cut.c workers/engine/profile.c
 SRC_tensor_in := workers/tensor_in/elements.c workers/tensor_in/json.c workers/tensor_in/npy.c workers/tensor_in/feed.c
 # compiled once per instruction set, see the rule below
 SRC_isa    := workers/engine/cpu/products.c workers/engine/cpu/finish.c workers/engine/cpu/attention.c workers/engine/cpu/rows.c \

@@ -27,6 +27,7 @@ struct encoder {
     struct relative relative;
     int embeds;            /* embeddings are one of its segments */
     uint32_t first, end;   /* layers of the run that are */
+    struct window *window; /* NULL: all layers are in memory */
     uint32_t weights; /* layers with weights of their own */
     struct layer layer[];
 };
@@ -213,6 +214,47 @@ const float *encoder_words(const struct encoder *b)
     return b->embed.word;
 }
 
+/* Windows ------------------------------------------------------------------------------------------------------------------------- */
+
+uint32_t encoder_layers(const struct encoder *b)
+{
+    return b->end - b->first;
+}
+
+uint32_t encoder_weights(const struct encoder *b)
+{
+    return b->weights;
+}
+
+uint32_t encoder_layer_weights(const struct encoder *b, uint32_t i)
+{
+    return encoder_weights_of(&b->c, b->first + i);
+}
+
+uint32_t encoder_pieces(const struct encoder *b, uint32_t weights, struct window_piece *out, uint32_t most)
+{
+    const struct layer *l = &b->layer[weights];
+    const struct linear *own[] = {&l->qkv, &l->out, &l->up, &l->down};
+    uint32_t n = 0;
+    for (int i = 0; i < 4; i++)
+        n += linear_piece(own[i], &out[n].at, &out[n].bytes);
+    return n + relative_pieces(&b->relative, weights, out + n, most - n);
+}
+
+void encoder_tables(const struct encoder *b, struct window_piece out[ENCODER_TABLES])
+{
+    const struct embed *o = &b->embed;
+    const float *const at[] = {o->word, o->position, o->type};
+    const uint32_t rows[] = {o->vocab, o->positions, o->types};
+    for (int i = 0; i < ENCODER_TABLES; i++)
+        out[i] = at[i] && !o->own[i] ? (struct window_piece){at[i], sizeof(float) * rows[i] * o->n} : (struct window_piece){0};
+}
+
+void encoder_use_window(struct encoder *b, struct window *w)
+{
+    b->window = w;
+}
+
 /* Running ------------------------------------------------------------------------------------------------------------------------- */
 
 /* An odd number of cache lines: rows of a tile then never meet in one set of the first-level cache. */
@@ -318,11 +360,38 @@ static uint32_t take_some(uint32_t n_seqs, const uint32_t *lengths, uint32_t *ro
     return n;
 }
 
+/* Layer after layer, all sequences through each. */
+static void run_sweep(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids, const uint8_t *types)
+{
+    float *x = work->x;
+    size_t at = 0;
+    for (uint32_t done = 0, n, rows; b->embeds && done < n_seqs; done += n, at += rows, x += rows * work->ld) {
+        n = take_some(n_seqs - done, lengths + done, &rows);
+        window_table_enter(b->window);
+        embed_some(b, work, n, lengths + done, rows, ids + at, types ? types + at : NULL, x);
+        window_table_leave(b->window);
+    }
+    window_begin(b->window);
+    for (uint32_t i = b->first; i < b->end; i++) {
+        window_wait(b->window, i - b->first);
+        x = work->x;
+        for (uint32_t done = 0, n, rows; done < n_seqs; done += n, x += rows * work->ld) {
+            n = take_some(n_seqs - done, lengths + done, &rows);
+            layer_some(b, work, i, n, lengths + done, rows, x);
+        }
+        window_done(b->window, i - b->first);
+    }
+}
+
 void encoder_run(const struct encoder *b, const struct encoder_work *work, uint32_t n_seqs, const uint32_t *lengths, const int32_t *ids,
                  const uint8_t *types)
 {
     float *x = work->x;
     size_t at = 0;
+    if (b->window) {
+        run_sweep(b, work, n_seqs, lengths, ids, types);
+        return;
+    }
     for (uint32_t done = 0, n, rows; done < n_seqs; done += n, at += rows, x += rows * work->ld) {
         n = take_some(n_seqs - done, lengths + done, &rows);
         if (b->embeds)

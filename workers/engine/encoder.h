@@ -4,6 +4,7 @@
 #define EBB_ENGINE_ENCODER_H
 
 #include "workers/engine/loading.h"
+#include "workers/engine/window.h"
 
 struct encoder;
 
@@ -18,6 +19,15 @@ uint32_t encoder_weights_of(const struct model_config *c, uint32_t i); /* which 
 const float *encoder_words(const struct encoder *b); /* NULL: embeddings are none of its segments */
 /* Tokens that one text may have. */
 uint32_t encoder_longest(const struct model_config *c);
+uint32_t encoder_layers(const struct encoder *b);  /* of the run, that are among its segments */
+uint32_t encoder_weights(const struct encoder *b); /* layers with weights of their own */
+uint32_t encoder_layer_weights(const struct encoder *b, uint32_t i); /* of the i-th of encoder_layers */
+/* Where weights lie that are in a file: of one layer's, how many; of the tables of words, positions and types. */
+uint32_t encoder_pieces(const struct encoder *b, uint32_t weights, struct window_piece *out, uint32_t most);
+enum { ENCODER_TABLES = 3 };
+void encoder_tables(const struct encoder *b, struct window_piece out[ENCODER_TABLES]);
+/* From now on encoder_run begins a sweep, through units that are its layers; one more follows, which is the caller's. */
+void encoder_use_window(struct encoder *b, struct window *w);
 
 struct encoder_work { /* parts of one allocation */
     float *x, *t, *wide, *scratch;

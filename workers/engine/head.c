@@ -175,6 +175,16 @@ void head_free(struct head *h)
     mem_free(h);
 }
 
+uint32_t head_pieces(const struct head *h, struct window_piece *out, uint32_t most)
+{
+    uint32_t n = linear_piece(&h->dense, &out[0].at, &out[0].bytes);
+    for (uint32_t i = 0; i < h->outs && n < most; i++)
+        n += linear_piece(&h->out[i], &out[n].at, &out[n].bytes);
+    for (uint32_t i = 0; i < STEPS_MAX && n < most; i++)
+        n += linear_piece(&h->step[i], &out[n].at, &out[n].bytes);
+    return n;
+}
+
 /* Memory -------------------------------------------------------------------------------------------------------------------------- */
 
 static size_t lines(size_t floats)

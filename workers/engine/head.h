@@ -12,6 +12,9 @@ struct head;
 MUST_USE enum status head_load(struct loading *l, const char *dir, const float *words, uint32_t top_k, struct head **out, struct err *e);
 void head_free(struct head *h);
 
+/* Where its weights lie that are in a file. */
+uint32_t head_pieces(const struct head *h, struct window_piece *out, uint32_t most);
+
 struct head_work {
     void *memory;
     uint32_t max_tokens, max_seqs;

@@ -9,15 +9,15 @@
 #include "base/path.h"
 #include "storage/onnxdir.h"
 #include "workers/engine/cpuinfo.h"
+#include "workers/engine/describe.h"
 #include "workers/engine/encoder.h"
+#include "workers/engine/fit.h"
 #include "workers/engine/head.h"
 #include "workers/engine/onnxarrays.h"
 #include "workers/engine/onnxtext.h"
 #include "workers/engine/packfile.h"
 #include "workers/engine/precision.h"
 
-/* Of the kernels; raised whenever a bit of any result changes. The class of the numbers follows (kernels.h). */
-#define NUMERICS "ebb1"
 #define RUN_LEAST_BYTES (64u << 20)
 
 struct model {
@@ -28,6 +28,7 @@ struct model {
     struct onnxtext *onnx; /* in place of encoder and head */
     struct onnxarrays *arrays; /* likewise */
     struct packfile *pack; /* NULL: none; layers of all of them point into it */
+    struct window *window; /* NULL: all layers are in memory */
     int32_t mask_id;
     int part;                  /* only these segments of all are there */
     uint32_t first, end, segments;
@@ -43,106 +44,10 @@ struct model_ctx {
     struct onnxarrays_lane *arrays;
 };
 
-/* The last component of dir, of what it resolves to for "." and the like. */
-static enum status name_of(const char *dir, char *out, size_t cap, struct err *e)
-{
-    char *real = realpath(dir, NULL);
-    if (!real)
-        return err_set(e, ST_USER, "there is no model directory '%s'", dir);
-    size_t n = strlen(dir);
-    while (n > 1 && dir[n - 1] == '/')
-        n--;
-    size_t start = n;
-    while (start > 0 && dir[start - 1] != '/')
-        start--;
-    const char *s = dir + start;
-    size_t len = n - start;
-    if (len == 0 || (len == 1 && s[0] == '.') || (len == 2 && s[0] == '.' && s[1] == '.')) {
-        s = strrchr(real, '/') + 1;
-        len = strlen(s);
-    }
-    snprintf(out, cap, "%.*s", (int)len, s);
-    free(real); /* libc's */
-    return ST_OK;
-}
-
-static void describe_labels(struct model_info *i, const struct model_config *c)
-{
-    size_t n = 0, cap = sizeof i->label_names - 4;
-    i->labels = c->label_count;
-    for (uint32_t k = 0; k < c->label_count; k++) {
-        size_t need = strlen(c->label[k]) + (k ? 2 : 0);
-        if (n + need >= cap) {
-            snprintf(i->label_names + n, sizeof i->label_names - n, "...");
-            break;
-        }
-        n += (size_t)snprintf(i->label_names + n, cap - n, "%s%s", k ? ", " : "", c->label[k]);
-    }
-}
-
-/* As they run, for one micro-batch. */
-static void describe_ops(struct model_info *i, const struct model_config *c)
-{
-    uint32_t layers = c->layers * c->inner, linear = 4 * layers, norm = 1 + 2 * layers;
-    int projects = c->family->projection && (c->embedding != c->hidden || c->family->inner);
-    char head[48] = "";
-    linear += (uint32_t)projects;
-    if (c->task == TASK_EMBED) {
-        for (uint32_t k = 0; k < c->step_count; k++)
-            linear += (uint32_t)c->step[k].is_dense;
-        snprintf(head, sizeof head, ", %u pool%s", c->pooling_count, i->normalize ? ", 1 unit" : "");
-    } else {
-        linear += c->task == TASK_TOKENS ? 1 : 2;
-        norm += c->task == TASK_FILL_MASK;
-        snprintf(head, sizeof head, ", 1 %s", c->task == TASK_FILL_MASK ? "top-k" : scoring_words[c->scoring]);
-    }
-    snprintf(i->ops, sizeof i->ops, "1 embed, %u linear, %u %sattention, %u norm%s", linear, layers,
-             c->family->relative == RELATIVE_NONE ? "" : "relative ", norm, head);
-}
-
-/* What a task is described by, whatever the model is read from. */
-static void describe_task(struct model_info *i, const struct model_config *c, const struct kernels *k)
-{
-    size_t n = 0;
-    i->kind = c->task;
-    snprintf(i->task, sizeof i->task, "%s", task_words[c->task]);
-    snprintf(i->isa, sizeof i->isa, "%s", k->name);
-    for (uint32_t p = 0; c->task == TASK_EMBED && p < c->pooling_count; p++)
-        n += (size_t)snprintf(i->pooling + n, sizeof i->pooling - n, "%s%s", p ? "+" : "", pooling_name(c->pooling[p]));
-    i->normalize = c->task == TASK_EMBED && c->step_count && !c->step[c->step_count - 1].is_dense;
-    if (c->task == TASK_CLASSIFY || c->task == TASK_TOKENS)
-        snprintf(i->scoring, sizeof i->scoring, "%s", scoring_words[c->scoring]);
-    snprintf(i->mask_token, sizeof i->mask_token, "%s", c->mask_token);
-    describe_labels(i, c);
-    i->vocab = c->vocab;
-    i->token_types = c->types;
-    i->max_tokens = c->max_tokens;
-    i->per_token = c->task == TASK_TOKENS || c->task == TASK_FILL_MASK;
-}
-
-static void describe(struct model_info *i, const struct model_config *c, const struct kernels *k, uint32_t top_k)
-{
-    snprintf(i->architecture, sizeof i->architecture, "%s", c->family->type);
-    describe_task(i, c, k);
-    describe_ops(i, c);
-    i->layers = c->layers;
-    i->hidden = c->hidden;
-    i->heads = c->heads;
-    i->ffn = c->ffn;
-    i->dims = c->task == TASK_EMBED ? config_width(c) : c->task == TASK_FILL_MASK ? top_k : c->label_count;
-}
-
 static uint32_t tokens_for_a_mask(const struct model_opts *o, const struct model_config *c)
 {
     uint32_t k = o->top_k ? o->top_k : 5;
     return k < c->vocab ? k : c->vocab;
-}
-
-static void describe_precision(struct model_info *i, enum precision p, const struct kernels *k)
-{
-    snprintf(i->precision, sizeof i->precision, "%s", precision_words[p]);
-    snprintf(i->precision_why, sizeof i->precision_why, "%s", precision_why(p));
-    snprintf(i->numerics, sizeof i->numerics, NUMERICS "-%s", k->product[p].numerics);
 }
 
 /* One walk over the model's tensors. m is NULL where nothing is kept: they are looked at, or packed. */
@@ -203,6 +108,51 @@ static enum status ready_pack(struct loading *l, const char *dir, enum precision
     return st == ST_OK && l->lacks ? pack_all(l, dir, p, top_k, i, m, e) : st;
 }
 
+/* For a model that is to run. kind: which layers it will ask for. */
+static enum status open_pack(const struct model_opts *o, const char *kind, enum precision p, const struct kernels *k, const struct model_info *i, struct model *m,
+                             struct err *e)
+{
+    struct packfile_opts pack = {.dir = o->pack_dir, .most_bytes = o->pack_bytes, .digest = i->digest.bytes, .kind = kind, .kernels = k, .precision = p, .part = o->part, .sparing = o->memory_bytes != 0};
+    return m && o->pack_dir ? packfile_open(&pack, &m->pack, e) : ST_OK;
+}
+
+/* Whole, or by a window: what memory there is tells. */
+static enum status fit(const struct model_opts *o, struct model *m, struct err *e)
+{
+    struct model_info *i = &m->info;
+    struct fit_opts f = {.name = i->name, .encoder = m->encoder, .head = m->head, .memory_bytes = o->memory_bytes, .other_bytes = o->other_bytes,
+                         .weight_bytes = i->weight_bytes, .mapped_bytes = packfile_made(m->pack) ? 0 : i->shared_bytes, .lanes = o->lanes ? o->lanes : host_processors(), .max_tokens = i->max_tokens};
+    struct fit has;
+    TRY(fit_model(&f, &has, e));
+    if (!has.window)
+        return ST_OK;
+    m->window = has.window;
+    i->window = has.layers;
+    i->window_bytes = has.window_bytes;
+    i->batch_tokens = has.batch_tokens;
+    i->batch_records = has.batch_records;
+    encoder_use_window(m->encoder, m->window);
+    return ST_OK;
+}
+
+/* The weights of a directory's segments. */
+static enum status read_weights(struct loading *l, const char *dir, const struct model_opts *o, enum precision p, uint32_t top_k, struct model *m, struct err *e)
+{
+    struct model_info *i = &m->info;
+    if (m->first < m->end)
+        TRY(open_pack(o, task_words[l->c->task], p, l->kernels, i, m, e));
+    TRY(ready_pack(l, dir, p, top_k, i, m, e));
+    int limited = o->memory_bytes && m->first < m->end;
+    if (limited && !m->pack) {
+        TRY(walk(l, dir, p, top_k, NULL, e));
+        TRY(fit_unmapped(&(struct fit_opts){.name = i->name, .memory_bytes = o->memory_bytes, .other_bytes = o->other_bytes, .weight_bytes = l->bytes}, e));
+    }
+    TRY(walk(l, dir, p, top_k, m, e));
+    i->weight_bytes = l->bytes;
+    i->shared_bytes = packfile_mapped_bytes(m->pack);
+    return limited ? fit(o, m, e) : ST_OK;
+}
+
 static enum status choose_part(struct loading *l, const struct model_opts *o, const char *dir, struct model *m, struct err *e)
 {
     uint32_t segments = encoder_segments(l->c);
@@ -230,43 +180,6 @@ static int has_tokenizer(const char *folder)
     return has;
 }
 
-static void describe_ports(char *to, size_t cap, const struct port *p, uint32_t count)
-{
-    size_t n = 0;
-    for (uint32_t i = 0; i < count && n < cap; i++) {
-        n += (size_t)snprintf(to + n, cap - n, "%s%s %s[", i ? ", " : "", p[i].name, dtype_name(p[i].dtype));
-        for (int k = 0; k < p[i].rank && n < cap; k++)
-            n += (size_t)(p[i].dims[k] < 0 ? snprintf(to + n, cap - n, "%sany", k ? ", " : "") : snprintf(to + n, cap - n, "%s%lld", k ? ", " : "", (long long)p[i].dims[k]));
-        if (n < cap)
-            n += (size_t)snprintf(to + n, cap - n, p[i].rank < 0 ? "...]" : "]");
-    }
-}
-
-static void describe_graph(struct model_info *i, const struct graph_model_info *g)
-{
-    static const char *const of_texts[] = {"texts go one by one", "texts of one length share a run", "texts are packed"};
-    static const char *const of_arrays[] = {"records go one by one", "records of equal sizes share a run", ""};
-    snprintf(i->architecture, sizeof i->architecture, "onnx");
-    snprintf(i->ops, sizeof i->ops, "%u nodes, %u as they run; %s", g->nodes, g->ops, (g->text ? of_texts : of_arrays)[g->sharing]);
-    if (!g->text) {
-        describe_ports(i->inputs, sizeof i->inputs, g->in, g->n_in);
-        describe_ports(i->outputs, sizeof i->outputs, g->out, g->n_out);
-    }
-    i->parameters = g->parameters;
-    i->weight_bytes = g->part_bytes;
-    for (uint32_t k = 0; k < g->n_in; k++)
-        if (strstr(g->in[k].name, "type") || strstr(g->in[k].name, "segment"))
-            i->token_types = 2;
-}
-
-/* For a model that is to run. kind: which layers it will ask for. */
-static enum status open_pack(const struct model_opts *o, const char *kind, enum precision p, const struct kernels *k, const struct model_info *i, struct model *m,
-                             struct err *e)
-{
-    struct packfile_opts pack = {.dir = o->pack_dir, .most_bytes = o->pack_bytes, .digest = i->digest.bytes, .kind = kind, .kernels = k, .precision = p, .part = o->part};
-    return m && o->pack_dir ? packfile_open(&pack, &m->pack, e) : ST_OK;
-}
-
 /* What one record may take on its way through a graph: an equal share, for each lane, of half of what there is. What a process is limited to is its own; the
    machine's memory is for all its processors. */
 static uint64_t run_bytes(const struct model_opts *o)
@@ -286,7 +199,7 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     struct graph_model *gm = NULL;
     int part = m && o->part, empty = part && o->first == o->end;
     TRY(modeldir_digest_known(path, &i->digest, e));
-    TRY(name_of(path, i->name, sizeof i->name, e));
+    TRY(describe_name(path, i->name, sizeof i->name, e));
     if (!empty)
         TRY(open_pack(o, "onnx", p, k, i, m, e));
     char *whole = mem_printf("%s/%s", folder, file);
@@ -349,13 +262,13 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     if (found != ST_NOT_FOUND)
         return err_set(e, found, "%s", why.text);
     TRY(modeldir_digest_known(dir, &i->digest, e));
-    TRY(name_of(dir, i->name, sizeof i->name, e));
+    TRY(describe_name(dir, i->name, sizeof i->name, e));
     TRY(config_read(dir, o->task, c, e));
     TRY(weights_open(dir, &w, e));
     struct loading l = {.w = w, .c = c, .kernels = k, .marking = cut != NULL};
     uint32_t top_k = tokens_for_a_mask(o, c);
     enum status st = walk(&l, dir, p, top_k, NULL, e);
-    describe(i, c, k, top_k);
+    describe_encoder(i, c, k, top_k);
     i->parameters = l.parameters;
     i->weight_bytes = l.bytes;
     if (st == ST_OK && cut)
@@ -363,16 +276,8 @@ static enum status read_all(const char *dir, const struct model_opts *o, const s
     l.marking = 0;
     if (st == ST_OK && m)
         st = choose_part(&l, o, dir, m, e);
-    if (st == ST_OK && m && m->first < m->end)
-        st = open_pack(o, task_words[c->task], p, k, i, m, e);
     if (st == ST_OK && m)
-        st = ready_pack(&l, dir, p, top_k, i, m, e);
-    if (st == ST_OK && m)
-        st = walk(&l, dir, p, top_k, m, e);
-    if (m) {
-        i->weight_bytes = l.bytes;
-        i->shared_bytes = packfile_mapped_bytes(m->pack);
-    }
+        st = read_weights(&l, dir, o, p, top_k, m, e);
     loading_release(&l);
     weights_free(w);
     return st;
@@ -432,6 +337,7 @@ void model_free(struct model *m)
         return;
     onnxtext_free(m->onnx);
     onnxarrays_free(m->arrays);
+    window_free(m->window);
     head_free(m->head);
     encoder_free(m->encoder);
     packfile_free(m->pack);
@@ -507,6 +413,8 @@ enum status model_ctx_new(const struct model *m, uint32_t max_tokens, uint32_t m
     encoder_work_init(&c->work, m->encoder, max_tokens, memory);
     if (m->head)
         head_work_init(&c->head, m->head, max_tokens, max_seqs, memory + whole_lines(encoder_work_bytes(m->encoder, max_tokens)));
+    if (m->window)
+        window_join(m->window);
     *out = c;
     return ST_OK;
 }
@@ -515,10 +423,27 @@ void model_ctx_free(struct model_ctx *c)
 {
     if (!c)
         return;
+    if (c->model->window)
+        window_leave(c->model->window);
     onnxtext_lane_free(c->onnx);
     onnxarrays_lane_free(c->arrays);
     mem_free(c->memory);
     mem_free(c);
+}
+
+/* Of those that are there; NULL: what stands on top is not. */
+static const struct model_result *run_segments(const struct model *m, struct model_ctx *c, const struct model_batch *b)
+{
+    const struct model_result *r = NULL;
+    uint32_t last = encoder_layers(m->encoder); /* unit of the window */
+    encoder_run(m->encoder, &c->work, b->n, b->lengths, b->ids, b->types);
+    if (m->window)
+        window_wait(m->window, last);
+    if (m->head)
+        r = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, c->work.x, c->work.ld);
+    if (m->window)
+        window_done(m->window, last);
+    return r;
 }
 
 const struct model_result *model_infer(const struct model *m, struct model_ctx *c, const struct model_batch *b)
@@ -533,8 +458,7 @@ const struct model_result *model_infer(const struct model *m, struct model_ctx *
     if (m->onnx)
         return onnxtext_run(c->onnx, b, m->mask_id);
     unsigned saved = fp_enter();
-    encoder_run(m->encoder, &c->work, b->n, b->lengths, b->ids, b->types);
-    const struct model_result *r = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, c->work.x, c->work.ld);
+    const struct model_result *r = run_segments(m, c, b);
     fp_leave(saved);
     return r;
 }
@@ -586,9 +510,7 @@ enum status model_stage(const struct model *m, struct model_ctx *c, const struct
     for (size_t i = 0; m->first && i < tokens; i++)
         memcpy(x + i * c->work.ld, (const char *)in + i * row, row);
     unsigned saved = fp_enter();
-    encoder_run(m->encoder, &c->work, b->n, b->lengths, b->ids, b->types);
-    if (m->head)
-        *result = head_run(m->head, &c->head, b->n, b->lengths, b->ids, m->mask_id, x, c->work.ld);
+    *result = run_segments(m, c, b);
     fp_leave(saved);
     if (m->head)
         return ST_OK;

@@ -26,7 +26,9 @@ struct model_opts {
     uint32_t lanes;        /* contexts that will run at once: they share what memory there is; 0: one for each processor */
     int part;              /* 1: only the segments [first, end) of model_probe_cut's list are opened: a stage. first == end: only what model_info says */
     uint32_t first, end;
-    uint64_t memory_bytes; /* that all of it may take, contexts included: a larger model's layers are held by turns, a window of them; 0: no limit */
+    uint64_t memory_bytes; /* that this process may take: the layers of a model that would take more, contexts of `lanes` included, are held by turns, a window of
+                              them, which needs pack_dir; 0: no limit */
+    uint64_t other_bytes;  /* of these, what is not the model's */
 };
 
 struct model_info {
@@ -48,6 +50,9 @@ struct model_info {
     uint64_t parameters;    /* count */
     uint64_t weight_bytes;  /* in memory, as packed; of a part: of its segments */
     uint64_t shared_bytes;  /* of these: in a file's pages, shared with other workers */
+    uint32_t window;        /* layers that are in memory at once, where they are held by turns; 0: all of it is */
+    uint64_t window_bytes;  /* most that they take */
+    uint32_t batch_tokens, batch_records; /* what a lane's micro-batches should have then, so that computing hides reading; 0: anything */
     uint32_t layers, hidden, heads, ffn, vocab;
     uint32_t token_types;   /* 0 or 1: it does not tell the texts of a pair apart by types */
     uint32_t max_tokens;    /* special tokens included: what the model (or sentence_bert_config.json) allows */

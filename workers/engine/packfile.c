@@ -20,6 +20,8 @@
 #include "base/path.h"
 #include "workers/engine/packfile_inside.h"
 
+enum { SPARING_BYTES = 4 << 20 };
+
 static const char magic[8] = "EBBPACK";
 
 uint64_t pack_header_sum(const struct pack_header *h)
@@ -151,13 +153,30 @@ void pack_unmap(struct pack_map *m)
     *m = (struct pack_map){0};
 }
 
+static uint64_t block_sum(const struct packfile *p, const char *at, size_t bytes)
+{
+    XXH3_state_t *x = p->sparing ? XXH3_createState() : NULL;
+    if (!x) {
+        madvise((void *)(uintptr_t)at, pack_pages(bytes), MADV_WILLNEED);
+        return XXH3_64bits(at, bytes);
+    }
+    XXH3_64bits_reset(x);
+    for (size_t i = 0; i < bytes; i += SPARING_BYTES) {
+        size_t n = bytes - i < SPARING_BYTES ? bytes - i : SPARING_BYTES;
+        XXH3_64bits_update(x, at + i, n);
+        madvise((void *)(uintptr_t)(at + i), pack_pages(n), MADV_DONTNEED);
+    }
+    uint64_t sum = XXH3_64bits_digest(x);
+    XXH3_freeState(x);
+    return sum;
+}
+
 int pack_block_is_right(const struct packfile *p, struct pack_map *m, uint32_t i)
 {
     uint32_t blocks;
     const struct pack_entry *x = &pack_index(m, &blocks)[i];
     if (m->seen[i] == PACK_UNSEEN) {
-        madvise(m->at + x->offset, pack_pages(x->bytes), MADV_WILLNEED);
-        m->seen[i] = x->sum == XXH3_64bits(m->at + x->offset, x->bytes) ? PACK_RIGHT : PACK_WRONG;
+        m->seen[i] = x->sum == block_sum(p, m->at + x->offset, x->bytes) ? PACK_RIGHT : PACK_WRONG;
         if (m->seen[i] == PACK_WRONG)
             remove_file(p, "a layer's weights are damaged");
     }
@@ -192,6 +211,7 @@ enum status packfile_open(const struct packfile_opts *o, struct packfile **out, 
     p->fd = -1;
     p->most_bytes = o->most_bytes ? o->most_bytes : PACKFILE_MOST_BYTES;
     p->part = o->part;
+    p->sparing = o->sparing;
     p->want.version = PACKFILE_VERSION;
     memcpy(p->want.magic, magic, sizeof magic);
     memcpy(p->want.digest, o->digest, sizeof p->want.digest);

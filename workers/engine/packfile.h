@@ -28,6 +28,7 @@ struct packfile_opts {
     const char *kind;      /* which layers a load asks for: the task, "onnx" */
     const struct kernels *kernels;
     enum precision precision; /* of most layers; the others are f32 */
+    int sparing;           /* 1: pages are not left in memory when their sums have been looked at */
     int part;              /* 1: others ask for other layers of this file: packfile_seal leaves in it what was not asked for */
 };
 

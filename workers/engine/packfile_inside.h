@@ -41,7 +41,7 @@ enum { PACK_UNSEEN, PACK_RIGHT, PACK_WRONG };
 struct packfile {
     char *dir, *path;
     uint64_t most_bytes;
-    int part;
+    int part, sparing;
     struct pack_header want; /* what a file must say; its counts and sums aside */
     struct pack_map map;
     struct pack_asked *asked;

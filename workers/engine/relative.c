@@ -210,6 +210,17 @@ void relative_release(struct relative *r)
     *r = (struct relative){0};
 }
 
+uint32_t relative_pieces(const struct relative *r, uint32_t i, struct window_piece *out, uint32_t most)
+{
+    uint32_t n = 0;
+    for (int k = 0; k < 2 && r->layer; k++) {
+        const struct linear *heads = k ? r->layer[i].query : r->layer[i].key;
+        for (uint32_t h = 0; heads && h < r->heads && n < most; h++)
+            n += linear_piece(&heads[h], &out[n].at, &out[n].bytes);
+    }
+    return n;
+}
+
 /* Running ------------------------------------------------------------------------------------------------------------------------- */
 
 /* Rows of attention's own scratch are whole cache lines; so are ours. */

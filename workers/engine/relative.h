@@ -4,6 +4,7 @@
 #define EBB_ENGINE_RELATIVE_H
 
 #include "workers/engine/loading.h"
+#include "workers/engine/window.h"
 
 struct relative_layer {       /* DeBERTa's, of one layer */
     struct linear *key, *query; /* of each head: the vectors of distances, as keys and as queries; NULL: not used */
@@ -29,6 +30,8 @@ MUST_USE enum status relative_load(struct loading *l, struct relative *r, struct
 MUST_USE enum status relative_load_layer(struct loading *l, struct relative *r, uint32_t i, const char *name, struct err *e);
 void relative_loaded(struct relative *r); /* drops what only loading needed */
 void relative_release(struct relative *r);
+/* Of layer i: where its vectors lie in a file. */
+uint32_t relative_pieces(const struct relative *r, uint32_t i, struct window_piece *out, uint32_t most);
 size_t relative_bytes(const struct relative *r, uint32_t max_len); /* of scratch */
 /* As attention_run (ops/attention.h). */
 void relative_run(const struct relative *r, uint32_t layer, uint32_t n_seqs, const uint32_t *lengths, const float *qkv, size_t ld, float *y,

@@ -45,6 +45,15 @@ void linear_lend(struct linear *l, const struct kernels *kernels, enum precision
     l->bound = 1;
 }
 
+uint32_t linear_piece(const struct linear *l, const void **at, size_t *bytes)
+{
+    if (!l->packed || !l->bound)
+        return 0;
+    *at = l->packed;
+    *bytes = linear_packed_bytes(l->kernels, l->precision, l->n, l->k);
+    return 1;
+}
+
 void linear_release(struct linear *l)
 {
     if (!l->bound)

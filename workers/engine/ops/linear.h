@@ -25,6 +25,8 @@ MUST_USE enum status linear_init(struct linear *l, const struct kernels *kernels
 void linear_bind(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, const void *block);
 /* Over a block of zero bytes that linear_set is to fill; 64-byte aligned; it must outlive l. */
 void linear_lend(struct linear *l, const struct kernels *kernels, enum precision precision, uint32_t n, uint32_t k, void *block);
+/* 1: its block is another's, and lies there; 0: it is its own, or there is none. */
+uint32_t linear_piece(const struct linear *l, const void **at, size_t *bytes);
 void linear_release(struct linear *l);
 /* Outputs first..first+count-1: w has count rows of k, as published. Several projections of one input share one product so. bias may be NULL. */
 void linear_set(struct linear *l, uint32_t first, uint32_t count, const float *w, const float *bias);
