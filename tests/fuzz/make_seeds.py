@@ -134,3 +134,28 @@ ALL = messages()
 for kind, field, number in ALL["Envelope"]:
     body = pack(ALL, kind)
     put("wire_fuzz", field, varint(number << 3 | 2) + varint(len(body)) + body)
+
+
+# Micro-batches and results of a gang that fit: the envelope's length, the envelope, the payload.
+def field(number, body):
+    return varint(number << 3 | 2) + varint(len(body)) + body
+
+
+def number(n, value):
+    return varint(n << 3) + varint(value)
+
+
+def with_payload(name, case, body, payload=b""):
+    envelope = field(case, body)
+    put("stage_fuzz", name, struct.pack("<H", len(envelope)) + envelope + payload)
+
+
+START = number(1, 7) + number(2, 1) + number(3, 9) + field(4, b"0123456789abcdef")
+RECORDS = b"".join(field(9, number(1, 5) + field(2, number(1, i) + number(2, i + 1))) for i in range(2))
+with_payload("batch", 12, START + field(6, bytes([2, 1])) + field(7, struct.pack("<3i", 2, 50, 3)) + RECORDS)
+with_payload("types", 12, START + number(5, 1) + field(6, bytes([2, 1])) + field(7, struct.pack("<3i", 2, 50, 3)) + field(8, bytes([0, 1, 1])) + RECORDS)
+with_payload("embedding", 13, START + field(5, field(1, b"embedding") + number(2, 4)), struct.pack("<12f", *range(12)))
+with_payload("tokens", 13, START + field(5, number(2, 2) + field(3, bytes([3, 1, 5]))), struct.pack("<18f", *range(18)))
+with_payload("masks", 13, START + field(5, number(2, 3) + field(3, bytes([1, 0, 2]))) + field(5, number(2, 3) + field(3, bytes([1, 0, 2])) + number(4, 1)),
+             struct.pack("<9f9i", *range(18)))
+with_payload("errors", 13, START + field(5, field(1, b"embedding") + number(2, 4)) + field(6, b"") + field(6, b"bad") + field(6, b""), struct.pack("<12f", *range(12)))

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "workers/group/inside.h"
 
-#define CONNECT_MS 10000 /* a part is loaded, and its neighbour has not been reached */
+#define CONNECT_MS 3000 /* a part is loaded, and its neighbour has not been reached: who died is silent by now for longer than beats are apart, which the daemon looks at */
 
 void part_unref(struct part *x)
 {
