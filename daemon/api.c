@@ -121,7 +121,7 @@ json_t *api_job(struct daemon *d, uint64_t id)
     int guess = f > 0.001 && c->records > 100;
     double total = r->state == JOB_DONE ? (double)c->records : f > 0 ? (double)c->records / f : 0;
     char waits[400];
-    snprintf(waits, sizeof waits, "%s", v.waits_for);
+    link_name_workers(d->link, v.waits_for, waits, sizeof waits);
     if (running && !v.workers && *provider_trouble(d))
         snprintf(waits, sizeof waits, "%s", provider_trouble(d));
     json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:o, s:s, s:I, s:I, s:f, s:I, s:o, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "job",
@@ -217,14 +217,14 @@ static void verb_why(struct call *c)
         return;
     const struct job_row *r = v.row;
     json_t *advice = json_array();
-    char text[800], pipeline[64];
+    char text[800], waits[400], pipeline[64];
     int failed = advice == NULL;
     switch (r->state) {
     case JOB_RUNNING:
         if (!v.workers && *provider_trouble(c->d))
             snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, provider_trouble(c->d));
         else if (*v.waits_for)
-            snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, v.waits_for);
+            snprintf(text, sizeof text, "job %" PRIu64 " waits: %s", r->id, link_name_workers(c->d->link, v.waits_for, waits, sizeof waits));
         else if (*gangs_words(c->d, r->id, pipeline, sizeof pipeline))
             snprintf(text, sizeof text, "job %" PRIu64 " is running on %s", r->id, pipeline);
         else

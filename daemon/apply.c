@@ -192,7 +192,8 @@ static void add_event(struct apply *a, uint64_t id, const char *text)
     struct job *j = job_find(a->d, id);
     if (!j)
         return; /* the last word on a job that goes in this very step */
-    rows_add_event(a->open->batch, id, j->next_event++, clock_wall_ms(), text);
+    char named[512];
+    rows_add_event(a->open->batch, id, j->next_event++, clock_wall_ms(), a->d->link ? link_name_workers(a->d->link, text, named, sizeof named) : text);
     log_info("job %" PRIu64 ": %s", id, text);
     if (j->next_event % TRIM_EVERY == 0) {
         struct group *g = a->open;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <xxhash.h>
@@ -76,6 +77,24 @@ struct worker *link_next(struct link *l, size_t *i)
 size_t link_count(struct link *l)
 {
     return l->by_number.count;
+}
+
+#define DIGITS_LEAST 6 /* fewer are no worker's number but a word or a count */
+
+char *link_name_workers(struct link *l, const char *text, char *out, size_t size)
+{
+    static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    size_t at = 0;
+    out[0] = 0;
+    while (*text && at + 1 < size) {
+        size_t digits = strspn(text, "0123456789abcdef"), word = strspn(text, letters);
+        const struct worker *w = digits == word && digits >= DIGITS_LEAST && digits <= 16 ? link_worker(l, strtoull(text, NULL, 16)) : NULL;
+        size_t n = word ? word : 1;
+        int wrote = w ? snprintf(out + at, size - at, "%s", w->name) : snprintf(out + at, size - at, "%.*s", (int)n, text);
+        at += (size_t)wrote;
+        text += n;
+    }
+    return out;
 }
 
 static struct worker *worker_of(struct link *l, const struct sock_peer *peer)

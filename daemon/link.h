@@ -39,6 +39,8 @@ void link_second(struct link *l);       /* once a second: forgets those that hav
 struct worker *link_worker(struct link *l, uint64_t number); /* NULL */
 struct worker *link_next(struct link *l, size_t *i);         /* over all; see map_next */
 size_t link_count(struct link *l);
+/* The core knows workers by number: each that stands in `text` in hexadecimal and is there gets its name instead. Returns out. */
+char *link_name_workers(struct link *l, const char *text, char *out, size_t size);
 /* It is over with this worker: tells the core, forgets it. */
 struct sched_suspect;
 void link_ended(struct link *l, uint64_t number, enum worker_end how, const struct sched_suspect *suspects, size_t count);

@@ -148,10 +148,12 @@ void link_stage_fault(struct link *l, struct worker *w, const Ebb__StageFault *m
     const struct worker *peer = m->peer ? link_worker(l, m->peer) : NULL;
     link_take_text(said, sizeof said, m->text);
     if (peer)
-        snprintf(text, sizeof text, "worker %s: %s does not answer: %s", w->name, peer->name, said);
+        snprintf(text, sizeof text, "%s does not answer: %s", peer->name, said);
+    else if (w->provider == PROVIDER_LOCAL)
+        snprintf(text, sizeof text, "%s", said);
     else
-        snprintf(text, sizeof text, "worker %s: %s", w->name, said);
-    log_warn("gang %" PRIx64 ", cut %u: %s", m->gang, m->cut, text);
+        snprintf(text, sizeof text, "worker %s: %s", w->name, said); /* it may be that machine's fault */
+    log_warn("worker %s: gang %" PRIx64 ", cut %u: %s", w->name, m->gang, m->cut, text);
     metrics_add(METRIC_STAGE_FAULTS, 1);
     ev.u.stage.gang = m->gang;
     ev.u.stage.cut = m->cut;

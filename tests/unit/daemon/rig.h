@@ -215,6 +215,8 @@ struct rig_worker {
     uint64_t commits, acks, stale, leases, hellos;
     uint64_t sent_ms;
     const char *numerics; /* of what it loads; NULL: "test-f32" */
+    const char *name, *stage_endpoint, *stage_key; /* NULL: "test-host/1", none */
+    int (*hears)(struct rig_worker *w, const Ebb__Envelope *m); /* before anything else; 1: that is all. NULL: not */
 };
 
 static inline void rig_send(struct rig_worker *w, Ebb__Envelope__BodyCase which, void *body)
@@ -237,7 +239,9 @@ static inline void rig_hello(struct rig_worker *w)
     h.numerics = "test-f32";
     h.model_key = w->model_key;
     h.generation = w->generation;
-    h.name = "test-host/1";
+    h.name = (char *)(uintptr_t)(w->name ? w->name : "test-host/1");
+    h.stage_endpoint = (char *)(uintptr_t)(w->stage_endpoint ? w->stage_endpoint : "");
+    h.stage_key = (char *)(uintptr_t)(w->stage_key ? w->stage_key : "");
     for (size_t i = 0; i < 8; i++)
         if (w->hands[i].open) {
             Ebb__Held x = EBB__HELD__INIT;
@@ -255,13 +259,22 @@ static inline void rig_hello(struct rig_worker *w)
     rig_send(w, EBB__ENVELOPE__BODY_HELLO, &h);
 }
 
-static inline void rig_worker_open(struct rig_worker *w, struct rig *r, uint64_t number)
+/* With what it is to say already in *w. */
+static inline void rig_worker_begin(struct rig_worker *w, struct rig *r, uint64_t number)
 {
     struct err e;
-    *w = (struct rig_worker){.r = r, .number = number, .chunk_bytes = 2000};
+    w->r = r;
+    w->number = number;
+    w->chunk_bytes = 2000;
     if (sock_dealer(r->zmq, r->workers, NULL, &w->number, sizeof w->number, &w->s, &e) != ST_OK)
         RIG_FAIL("%s", e.text);
     rig_hello(w);
+}
+
+static inline void rig_worker_open(struct rig_worker *w, struct rig *r, uint64_t number)
+{
+    *w = (struct rig_worker){.r = NULL};
+    rig_worker_begin(w, r, number);
 }
 
 static inline void rig_worker_close(struct rig_worker *w)
@@ -339,6 +352,8 @@ static inline struct hand *rig_hand(struct rig_worker *w, uint64_t epoch)
 static inline void rig_take(struct rig_worker *w, const Ebb__Envelope *m)
 {
     struct hand *h;
+    if (w->hears && w->hears(w, m))
+        return;
     switch (m->body_case) {
     case EBB__ENVELOPE__BODY_WELCOME:
         w->generation = m->welcome->generation;
