@@ -30,6 +30,7 @@
 #define EBB_VERSION "0.1.0"
 #endif
 #define MOST_LANES 1024
+#define QUEUE_BYTES (UINT64_C(64) << 20)
 #define OWN_MAPPING_BYTES (64 << 10) /* larger records get a mapping each, which goes back when they do: no heap is left in pieces by them */
 #define LANES_AN_ARENA 16 /* a heap for each thread keeps in each what the fullest moment of that thread took: twice what a shared one keeps */
 #define LANES_MS 500 /* that the lanes get to empty themselves of records that are not wanted any more */
@@ -150,9 +151,9 @@ int main(int argc, char **argv)
         {.name = "number", .type = OPT_NUMBER, .value = &number, .arg = "N", .help = "what the daemon calls it (default: drawn at random)"},
         {.name = "blackbox", .type = OPT_TEXT, .value = &box_path, .arg = "FILE", .help = "where it notes the records that are in its lanes"},
         {.name = "lanes", .type = OPT_NUMBER, .value = &lanes, .arg = "N", .help = "micro-batches at once, one core each (default: 1)"},
-        {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "most memory that it may take (default: no limit)"},
+        {.name = "memory", .type = OPT_SIZE, .value = &memory, .arg = "SIZE", .help = "most memory that it may take; a model that needs more runs by a window of its layers (default: no limit)"},
         {.name = "provider", .type = OPT_TEXT, .value = &provider_word, .arg = "NAME", .help = "who started it: local, agent, slurm or kubernetes (default: none, it came by itself)"},
-        {.name = "queue", .type = OPT_SIZE, .value = &queue, .arg = "SIZE", .help = "most bytes of records and rows inside it (default: 64MiB)"},
+        {.name = "queue", .type = OPT_SIZE, .value = &queue, .arg = "SIZE", .help = "most bytes of records and rows inside it (default: 64MiB, or an eighth of --memory)"},
         {.name = "isa", .type = OPT_TEXT, .value = &isa, .arg = "WORD", .help = "avx512, avx2 or generic; the results are the same (default: the best there is)"},
         {.name = "pack-cache", .type = OPT_TEXT, .value = &pack, .arg = "DIR|off",
          .help = "where packed weights are kept and shared with other workers (default: $EBB_PACK_CACHE, $XDG_CACHE_HOME/ebb or ~/.cache/ebb)"},
@@ -209,6 +210,8 @@ int main(int argc, char **argv)
     }
     mallopt(M_MMAP_THRESHOLD, OWN_MAPPING_BYTES);
     mallopt(M_ARENA_MAX, 1 + (int)(lanes / LANES_AN_ARENA));
+    if (memory && !queue && memory / 8 < QUEUE_BYTES)
+        queue = memory / 8;
     char own_name[32];
     snprintf(own_name, sizeof own_name, "%llx", (unsigned long long)number);
     log_init("ebb-worker", verbose ? LOG_DEBUG : LOG_INFO);

@@ -11,6 +11,11 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+static uint32_t records_of(uint32_t tokens)
+{
+    return tokens / FIT_TOKENS_OF_A_RECORD < FIT_BATCH_RECORDS ? tokens / FIT_TOKENS_OF_A_RECORD : FIT_BATCH_RECORDS;
+}
+
 static unsigned long long mib(uint64_t bytes)
 {
     return (unsigned long long)((bytes + (1u << 20) - 1) >> 20);
@@ -87,7 +92,7 @@ static enum status make_window(const struct fit_opts *o, const struct parts *p, 
     uint64_t steady = o->other_bytes + p->fixed + p->tables, need = 0, lanes = 0;
     uint32_t least = larger(o->max_tokens, LEAST_TOKENS), tokens = larger(FIT_BATCH_TOKENS, least);
     for (;; tokens = larger(tokens / 2, least)) {
-        lanes = contexts(o, tokens, tokens / FIT_TOKENS_OF_A_RECORD);
+        lanes = contexts(o, tokens, records_of(tokens));
         need = steady + lanes + 2 * p->largest; /* one is fetched while the other is in use */
         if ((need <= o->memory_bytes && lanes <= o->memory_bytes / 2) || tokens == least)
             break;
@@ -100,7 +105,7 @@ static enum status make_window(const struct fit_opts *o, const struct parts *p, 
     out->layers = p->layer ? (uint32_t)(out->window_bytes / p->layer) : encoder_layers(o->encoder);
     out->layers = out->layers < encoder_layers(o->encoder) ? out->layers : encoder_layers(o->encoder);
     out->batch_tokens = tokens;
-    out->batch_records = tokens / FIT_TOKENS_OF_A_RECORD;
+    out->batch_records = records_of(tokens);
     struct window_opts w = {.set = p->set, .sets = p->sets, .unit = p->unit, .units = p->units, .table = p->table, .tables = 1, .most_bytes = out->window_bytes};
     return window_new(&w, &out->window, e);
 }

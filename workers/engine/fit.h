@@ -7,7 +7,7 @@
 #include "workers/engine/window.h"
 
 /* Tokens of a lane's batch with a window, where memory allows: so that a layer is computed longer than it is read (docs/pipelines.md). */
-enum { FIT_BATCH_TOKENS = 4096, FIT_TOKENS_OF_A_RECORD = 8 };
+enum { FIT_BATCH_TOKENS = 4096, FIT_TOKENS_OF_A_RECORD = 8, FIT_BATCH_RECORDS = 256 /* that a black box has room for */ };
 
 struct fit_opts {
     const char *name;             /* of the model, for messages */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "storage/onnxdir.h"
@@ -132,6 +133,8 @@ static enum status fit(const struct model_opts *o, struct model *m, struct err *
     i->batch_tokens = has.batch_tokens;
     i->batch_records = has.batch_records;
     encoder_use_window(m->encoder, m->window);
+    log_info("'%s' is larger than its memory: %u of %u layers are held at once, %llu MiB; batches of %u tokens", i->name, has.layers, encoder_layers(m->encoder),
+             (unsigned long long)(has.window_bytes >> 20), has.batch_tokens);
     return ST_OK;
 }
 

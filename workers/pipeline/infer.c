@@ -37,17 +37,31 @@ struct fill {                   /* a micro-batch while the queue is asked for it
     int full;
 };
 
+/* Of a micro-batch. A model whose layers are held by turns wants them large, and has said how large its memory allows. */
+static uint32_t most_records(const struct held *h)
+{
+    const struct model_info *i = h->loaded->info;
+    return i->batch_records ? i->batch_records : h->job->micro_batch;
+}
+
+static uint32_t most_tokens(const struct held *h)
+{
+    const struct model_info *i = h->loaded->info;
+    return i->batch_tokens ? i->batch_tokens : h->job->micro_batch_tokens;
+}
+
 static int fits(void *arg, const struct node *first_node, const struct node *next_node)
 {
     struct fill *f = arg;
     const struct item *first = (const struct item *)first_node, *next = (const struct item *)next_node;
     const struct job *j = first->held->job;
+    uint32_t tokens = most_tokens(first->held);
     if (!f->records) {
         f->records = 1;
         f->tokens = first->tokens;
     }
     if (next->held->job != j || next->held->loaded != first->held->loaded || next->held->probe || first->held->probe ||
-        f->records >= j->micro_batch || next->tokens > j->micro_batch_tokens || f->tokens > j->micro_batch_tokens - next->tokens) {
+        f->records >= most_records(first->held) || next->tokens > tokens || f->tokens > tokens - next->tokens) {
         f->full = 1;
         return 0;
     }
@@ -84,16 +98,15 @@ static void empty(struct lane *l)
 /* Memory for micro-batches of this job: planned once, nothing is allocated for each. */
 static void make_ready(struct lane *l, const struct held *h)
 {
-    const struct job *j = h->job;
-    uint32_t tokens = j->micro_batch_tokens > h->loaded->info->max_tokens ? j->micro_batch_tokens : h->loaded->info->max_tokens;
-    if (l->loaded == h->loaded && l->most_tokens >= tokens && l->most_records >= j->micro_batch)
+    uint32_t tokens = most_tokens(h), n = most_records(h);
+    tokens = tokens > h->loaded->info->max_tokens ? tokens : h->loaded->info->max_tokens;
+    if (l->loaded == h->loaded && l->most_tokens >= tokens && l->most_records >= n)
         return;
     empty(l);
     struct err e;
     l->loaded = loaded_ref(h->loaded);
     l->most_tokens = tokens;
-    l->most_records = j->micro_batch;
-    size_t n = j->micro_batch;
+    l->most_records = n;
     l->items = mem_array(n, sizeof *l->items);
     l->lengths = mem_array(n, sizeof *l->lengths);
     l->named = mem_array(n, sizeof *l->named);
@@ -103,7 +116,7 @@ static void make_ready(struct lane *l, const struct held *h)
     l->arrays = mem_array(n, sizeof *l->arrays);
     l->good = mem_array(n, sizeof *l->good);
     if (!l->items || !l->lengths || !l->named || !l->hooks || !l->ids || !l->types || !l->arrays || !l->good ||
-        (!l->loaded->shell && model_ctx_new(l->loaded->model, tokens, j->micro_batch, &l->ctx, &e) != ST_OK))
+        (!l->loaded->shell && model_ctx_new(l->loaded->model, tokens, n, &l->ctx, &e) != ST_OK))
         pipeline_out_of_memory(l->p, "a lane");
 }
 

@@ -31,8 +31,10 @@ struct pipeline_opts {
     void *context;            /* ZeroMQ's, and what follows: for gangs (workers/group). NULL: it is in none */
     const char *endpoint;
     const struct keys *keys;
-    uint64_t number, memory_bytes;
+    uint64_t number;
+    uint64_t memory_bytes;    /* of this process: a model that does not fit into it runs by a window of its layers; 0: no limit */
 };
+#define PIPELINE_OWN_BYTES (UINT64_C(32) << 20) /* what a worker takes besides records, rows and its model */
 
 uint32_t pipeline_slots(uint32_t lanes);
 MUST_USE enum status pipeline_new(const struct pipeline_opts *o, struct pipeline **out, struct err *e);

@@ -461,7 +461,8 @@ static int load(struct pipeline *p, struct held *h)
     loaded_unref(old); /* its memory goes with the last record that needs it */
     struct err e;
     struct loaded *l;
-    struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes, .lanes = p->o.lanes};
+    struct model_opts machine = {.isa = p->o.isa, .pack_dir = p->o.pack_dir, .pack_bytes = p->o.pack_bytes, .lanes = p->o.lanes,
+                                 .memory_bytes = p->o.memory_bytes, .other_bytes = PIPELINE_OWN_BYTES + p->budget.most_bytes};
     enum status st = shell ? loaded_open_part(h->job, &machine, p->o.remote, 0, 0, &l, &e) : loaded_open(h->job, &machine, p->o.remote, &l, &e);
     if (st == ST_NOMEM)
         pipeline_out_of_memory(p, "the model");

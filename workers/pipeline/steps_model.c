@@ -50,7 +50,9 @@ static enum status open_all(const struct job *j, const struct model_opts *machin
         size_t i = all->part_count;
         if (!j->steps[i].model)
             continue;
-        if (!(all->parts[i] = same_model(j, all, i)) && (st = loaded_open(j->steps[i].model, machine, remote, &all->parts[i], e)) != ST_OK) {
+        struct model_opts rest = *machine; /* memory that those before have left */
+        rest.other_bytes += whole->weight_bytes;
+        if (!(all->parts[i] = same_model(j, all, i)) && (st = loaded_open(j->steps[i].model, &rest, remote, &all->parts[i], e)) != ST_OK) {
             err_prefix(e, "%s", j->steps[i].words);
             break;
         }
