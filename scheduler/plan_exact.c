@@ -21,6 +21,7 @@ struct search {
     uint8_t *known;            /* the same without words */
     double *least;             /* latency: [states][sides][ideals] */
     double *loads;             /* [class][before][behind][pair] */
+    size_t *ends;              /* [class][copies][ideal]: see first_beyond */
     double *rest;              /* latency: [before][class][ideal], the least that what is left can take when a stage of this class is next */
     double limit, most;        /* most: a larger sum is of no use */
     uint64_t effort, spent;
@@ -80,8 +81,8 @@ static void make_loads(struct search *s)
             }
 }
 
-/* On a chain longer stages compute longer: beyond this pair none from j is within the limit. */
-static size_t pairs_end(const struct search *s, size_t c, size_t copies, size_t j)
+/* On a chain longer stages compute longer: the first pair from j, of those that there are, which is beyond the limit by computing alone. */
+static size_t first_beyond(const struct search *s, size_t c, size_t copies, size_t j)
 {
     const struct plan_graph *g = s->g;
     size_t low = g->pair_at[j], high = g->pair_at[j + 1];
@@ -96,6 +97,26 @@ static size_t pairs_end(const struct search *s, size_t c, size_t copies, size_t 
             high = mid;
     }
     return low;
+}
+
+static size_t *ends_of(const struct search *s, size_t c, size_t copies)
+{
+    return s->ends + (c * s->most_copies + copies - 1) * s->g->ideals;
+}
+
+static size_t pairs_end(const struct search *s, size_t c, size_t copies, size_t j)
+{
+    return ends_of(s, c, copies)[j];
+}
+
+static void set_limit(struct search *s, double limit)
+{
+    s->limit = limit;
+    for (size_t c = 0; c < s->g->class_count; c++)
+        for (size_t copies = 1; copies <= s->most_copies; copies++)
+            for (size_t j = 0; j < last_ideal(s); j++)
+                ends_of(s, c, copies)[j] = first_beyond(s, c, copies, j);
+    s->spent += s->g->class_count * s->most_copies * s->g->ideals * 8;
 }
 
 /* With unlike links the last stage is followed by nobody, the others by somebody. */
@@ -252,7 +273,7 @@ static size_t known_count(const struct search *s)
 static int within_limit(struct search *s, double limit, struct plan_found *f)
 {
     size_t nobody = s->g->class_count;
-    s->limit = limit;
+    set_limit(s, limit);
     memset(s->known, 0, known_count(s));
     memset(s->reach, 0, s->states * s->sides * s->words * sizeof *s->reach);
     s->spent += s->states * s->sides;
@@ -327,10 +348,8 @@ static int relax(struct search *s, size_t state, size_t c, size_t copies, size_t
         s->spent += 8 + end - g->pair_at[j];
         for (size_t i = g->pair_at[j]; i < end; i++) {
             const struct plan_pair *p = &g->pairs[i];
-            if (loads[i] > most || !ends_right(s, p->to, behind))
-                continue;
             double x = from[j] + loads[i] / (double)copies;
-            if (x < to[p->to])
+            if (x < to[p->to] && loads[i] <= most && ends_right(s, p->to, behind))
                 to[p->to] = x;
         }
     }
@@ -340,7 +359,7 @@ static int relax(struct search *s, size_t state, size_t c, size_t copies, size_t
 static int least_sum(struct search *s, double limit, struct plan_found *f)
 {
     size_t nobody = s->g->class_count, n = s->states * s->sides * s->g->ideals;
-    s->limit = limit;
+    set_limit(s, limit);
     least_rest(s);
     for (size_t i = 0; i < n; i++)
         s->least[i] = INFINITY;
@@ -419,7 +438,7 @@ static void least_latency(struct search *s, struct plan_found *f)
     if (!mine || !open.of || !f->count)
         return;
     double floor = f->bound, best = plan_value(g, f->bottleneck, f->sum), hope;
-    s->limit = NO_LIMIT;
+    set_limit(s, NO_LIMIT);
     least_rest(s);
     double sum = INFINITY;
     for (size_t c = 0; c < (s->sides == 1 ? 1 : g->class_count); c++)
@@ -438,7 +457,7 @@ static void least_latency(struct search *s, struct plan_found *f)
         open.of[at] = open.of[--open.count];
         if (waits > 0 && a.high > (best - a.sum) / waits)
             a.high = (best - a.sum) / waits;
-        double asked = turn % 2 == 0 || a.high == NO_LIMIT ? a.high : a.low + (a.high - a.low) / 2;
+        double asked = turn == 0 ? fmin(a.high, a.low * 1.05) : turn % 2 == 1 || a.high == NO_LIMIT ? a.high : a.low + (a.high - a.low) / 2;
         s->most = best - waits * a.low;
         int found = least_sum(s, asked, &now);
         if (now.exhausted || open.count + 2 > open.cap) {
@@ -496,6 +515,7 @@ void plan_exact(struct plan_graph *g, size_t states, uint64_t effort, struct pla
     s.reach = plan_take(a, states * s.sides * s.words, sizeof *s.reach);
     s.known = plan_take(a, known_count(&s), 1);
     s.allowed = plan_take(a, known_count(&s) * s.words, sizeof *s.allowed);
+    s.ends = plan_take(a, c * s.most_copies * g->ideals, sizeof *s.ends);
     s.loads = plan_take(a, c * s.sides * g->pair_at[g->ideals], sizeof *s.loads);
     if (g->inst->objective == PLAN_LATENCY) {
         s.rest = plan_take(a, g->hop ? (c + 1) * c * g->ideals : g->ideals, sizeof *s.rest);

@@ -354,6 +354,53 @@ static void cycles_stay_together(void **state)
     plan_release(&plan);
 }
 
+/* Eight devices unlike in speed, memory and links, 96 layers, few and many micro-batches: proved within the default effort, which is counted in operations and so
+   the same on any machine. */
+static void latency_over_unlike_links_is_proved(void **state)
+{
+    (void)state;
+    enum { LAYERS = 96, DEVICES = 8 };
+    static struct plan_node nodes[LAYERS];
+    static double times[LAYERS][DEVICES];
+    static struct plan_edge edges[LAYERS - 1];
+    static struct plan_device devices[DEVICES];
+    static struct plan_link links[DEVICES * DEVICES];
+    struct plan_instance in = {.nodes = nodes, .node_count = LAYERS, .edges = edges, .edge_count = LAYERS - 1, .kind_count = DEVICES, .devices = devices,
+                               .device_count = DEVICES, .links = links, .objective = PLAN_LATENCY};
+    seed = 99;
+    double speed[DEVICES];
+    uint64_t total = 0;
+    for (int d = 0; d < DEVICES; d++)
+        speed[d] = 1 + 0.01 * draw(700);
+    for (size_t i = 0; i < LAYERS; i++) {
+        double work = 20 + 0.1 * draw(400);
+        for (int d = 0; d < DEVICES; d++)
+            times[i][d] = work / speed[d] * (0.9 + 0.001 * draw(200));
+        nodes[i] = (struct plan_node){.name = "layer", .id = i, .weight_bytes = 1000000 + draw(19000000), .output_ms = -1, .output_bytes = 100000 + draw(300000),
+                                      .group = -1, .time_ms = times[i]};
+        total += nodes[i].weight_bytes;
+        if (i)
+            edges[i - 1] = (struct plan_edge){i - 1, i};
+    }
+    for (uint32_t d = 0; d < DEVICES; d++) {
+        devices[d] = (struct plan_device){.name = "d", .kind = d, .memory_bytes = total / (8 * 100) * (100 + draw(300))};
+        for (size_t k = 0; k < d; k++)
+            links[d * DEVICES + k] = links[k * DEVICES + d] = (struct plan_link){1e8 * (1 + draw(99)), 0.05 + 0.01 * draw(45)};
+    }
+    const uint64_t batches[] = {4, 16};
+    for (size_t i = 0; i < 2; i++) {
+        struct plan plan;
+        struct err e;
+        in.micro_batches = batches[i];
+        assert_int_equal(plan_make(&in, &plan, &e), ST_OK);
+        print_message("%d micro-batches: %.3f ms, gap %g, %.0f million operations\n", (int)batches[i], plan.value_ms, plan.gap, (double)plan.effort / 1e6);
+        assert_true(plan.gap < 1e-6);
+        assert_true(plan.states > 0);
+        assert_true(plan.effort < 1000000000);
+        plan_release(&plan);
+    }
+}
+
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
@@ -382,6 +429,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_good_as_trying_all), cmocka_unit_test(prices_bound_what_they_find), cmocka_unit_test(what_cannot_be),
         cmocka_unit_test(cycles_stay_together),  cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(latency_over_unlike_links_is_proved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
