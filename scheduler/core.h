@@ -100,6 +100,7 @@ struct job {
     uint64_t gang_tried;            /* workers among which no pipeline was found */
     uint64_t gang_better_ms;        /* no look for a better division before */
     uint64_t gang_seen, gang_seen_ms; /* state of `membership` when the supply was seen; when that was */
+    uint64_t gang_claim_ms;         /* until then free workers wait for more: gangs of other jobs are dissolved for it */
     uint64_t gang_want_ms;          /* since when it waits for workers that gangs hold; 0: it does not */
     uint32_t gang_breaks;           /* pipelines that were given up in a row, without a commit between */
     uint64_t gang_apart[2];         /* workers that do not seem to reach each other, until gang_apart_ms */

@@ -31,6 +31,7 @@
 #define HOLD_MS 60000           /* at least so long before a job of the same priority is given its workers */
 #define HIGHER_MS 2000          /* a job of higher priority waits so long for workers */
 #define EQUAL_MS 30000          /* one of the same */
+#define CLAIM_MS 60000          /* workers that were taken from one gang wait so long for those of the next */
 
 static const char *const state_word[] = {
 #define X(name, word) [GANG_##name] = word,
@@ -76,6 +77,11 @@ int gang_can_hold(const struct worker *w, const struct job *j)
         return 1;
     /* one that could be of use to a pipeline is measured first */
     return !j->row.params.stages && j->by_window && (!w->reach || !j->gang_gather_ms || gang_profile(w, j->row.params.model_key));
+}
+
+int gang_can_keep(const struct worker *w, const struct job *j)
+{
+    return !gang_needs(w, j) || w->solo_model == j->row.params.model_key || (!j->row.params.stages && j->by_window);
 }
 
 int gang_waits(const struct worker *w)
@@ -340,6 +346,8 @@ enum status gang_stage_ready(struct sched *s, const struct sched_event *ev, stru
     gang_set_state(s, g, GANG_RUNNING);
     send_stage(s, SCHED_DO_SEND_STAGE_GO, g, g->head);
     g->sent_ms = s->now_ms;
+    if (!g->ran_ms)
+        g->ran_ms = s->now_ms;
     g->head->loading = 0;
     g->head->progress_ms = g->head->rate_ms = s->now_ms;
     g->head->acc_bytes = g->head->acc_records = 0;
@@ -390,18 +398,33 @@ static void at(struct sched *s, uint64_t ms)
         s->gang_ms = ms;
 }
 
-/* Among those that are left, and free ones. -1: memory is out. */
+/* As it is. 0: a member is gone. */
+static int same_division(const struct gang *g, struct gang_division *out)
+{
+    *out = (struct gang_division){.count = g->count, .segments = g->segments, .bottleneck_ms = g->bottleneck_ms, .gap = g->gap};
+    memcpy(out->members, g->members, sizeof out->members);
+    for (uint32_t i = 0; i < g->count; i++)
+        if (!g->members[i].worker)
+            return 0;
+    return 1;
+}
+
+/* Among those that are left, and free ones; when all are there, nothing moves. -1: memory is out. */
 static int mend(struct sched *s, struct gang *g)
 {
     struct gang_division d;
     struct err e;
+    const struct worker *killed = g->head ? map_get(&s->workers, g->killed) : NULL;
+    if (killed && killed->killed)
+        return 0; /* until its end is told, or its time is up */
+    g->killed = 0;
     if (!g->head)
         return dissolve(s, g, "its head is gone");
     if (g->job->row.state != JOB_RUNNING)
         return dissolve(s, g, "its job does not run");
     if (g->faults >= FAULTS_MOST)
         return give_up(s, g);
-    if (gang_redivide(s, g, &d, &e) != ST_OK)
+    if (!same_division(g, &d) && gang_redivide(s, g, &d, &e) != ST_OK)
         return -1;
     if (d.count < 2)
         return dissolve(s, g, "those that are left cannot hold the model");
@@ -433,6 +456,7 @@ static int tend_loading(struct sched *s, struct gang *g)
         snprintf(a->u.text, sizeof a->u.text, "its part of a pipeline was not ready after %" PRIu64 " s", (s->now_ms - g->cut_ms) / 1000);
         w->killed = 1;
         w->killed_ms = s->now_ms;
+        g->killed = w->id;
         worker_refresh(s, w); /* it leaves */
         worker_timer(s, w);
         return mend(s, g);
@@ -524,7 +548,7 @@ static int tend_stranded(struct sched *s, struct job *j)
     for (struct lease *l = j->leases, *next; l; l = next) {
         struct worker *w = l->worker;
         next = l->job_next;
-        if (!l->claimed || !worker_usable(w) || w->gang || gang_can_hold(w, j)) {
+        if (!l->claimed || !worker_usable(w) || w->gang || gang_can_keep(w, j)) {
             if (w->joined && !w->gang)
                 w->stranded_ms = 0;
             continue;
@@ -544,44 +568,68 @@ static int tend_stranded(struct sched *s, struct job *j)
     return 0;
 }
 
-/* Does j wait for workers that the gang has, while no other is free for it? */
-static int wants_those_of(const struct sched *s, const struct job *j, const struct gang *g)
+/* May j have the workers of this gang? Those of a lower priority; of the same one, when the gang has worked for a while and j had less than its share. */
+static int goes_before(const struct sched *s, const struct job *j, const struct gang *g)
 {
-    uint32_t has = j->workers + gang_silent_members(j), most = j->row.params.max_workers;
-    if (j == g->job || !(j->avail[0] || j->avail[1] || j->avail[2]) || has >= scale_useful(s, j) || (most && has >= most))
-        return 0;
-    if (j->row.params.priority < g->job->row.params.priority)
+    if (j == g->job || j->row.params.priority < g->job->row.params.priority)
         return 0;
     if (j->row.params.priority == g->job->row.params.priority) {
         uint64_t hold = 10 * g->job->load_ms > HOLD_MS ? 10 * g->job->load_ms : HOLD_MS;
-        if (has || j->vtime > g->job->vtime || s->now_ms - g->since_ms < hold)
+        if (g->state != GANG_RUNNING || j->vtime > g->job->vtime || s->now_ms - g->ran_ms < hold)
             return 0;
     }
-    for (uint32_t i = 0; i < g->count; i++) {
-        const struct worker *w = g->members[i].worker;
-        if (!w || !share_fits(s, w, j))
+    return 1;
+}
+
+/* Is w of use to j now? As a member of a gang, or by itself. */
+static int of_use(const struct sched *s, const struct worker *w, const struct job *j)
+{
+    if (!w || !worker_usable(w) || !share_fits(s, w, j))
+        return 0;
+    return gang_needs(w, j) ? w->reach != 0 : j->avail[0] || blame_probe_for(s, j, w) != NULL;
+}
+
+/* The gang that is to give its workers to j: of the lowest priority, the youngest of these. NULL: none is, or it would not help. */
+static struct gang *victim_for(const struct sched *s, const struct job *j)
+{
+    struct gang *victim = NULL;
+    uint32_t has = j->workers + gang_silent_members(j), most = j->row.params.max_workers, useful = scale_useful(s, j), in_gangs = 0, unoccupied = 0;
+    int alone = 0;
+    if (!(j->avail[0] || j->avail[1] || j->avail[2]) || (most && has >= most) || has >= useful)
+        return NULL;
+    for (size_t i = 0; i < s->gang_count; i++) {
+        struct gang *g = s->gangs[i];
+        uint32_t n = 0;
+        if (!goes_before(s, j, g) || (has && j->row.params.priority == g->job->row.params.priority))
             continue;
-        if (gang_needs(w, j) ? w->reach && gang_wanted(s, j) : j->avail[0] || blame_probe_for(s, j, w))
-            return 1;
+        for (uint32_t k = 0; k < g->count; k++)
+            if (of_use(s, g->members[k].worker, j)) {
+                n++;
+                alone |= !gang_needs(g->members[k].worker, j);
+            }
+        in_gangs += n;
+        if (n && (!victim || g->job->row.params.priority <= victim->job->row.params.priority))
+            victim = g;
     }
-    return 0;
+    for (const struct worker *w = victim ? s->idle_first : NULL; w; w = w->next_idle)
+        if (of_use(s, w, j) && share_pick(s, w) == j) {
+            unoccupied++;
+            if (!gang_needs(w, j))
+                return NULL; /* it is about to be served */
+        } else if (gang_may_join(s, w, j)) {
+            in_gangs++;
+        }
+    if (!victim || alone)
+        return victim;
+    uint32_t least = gang_least(j) > 1 ? gang_least(j) : 2;
+    return gang_wanted(s, j) && unoccupied < least && unoccupied + in_gangs >= least ? victim : NULL;
 }
 
 /* Priority, and a fair share, for those who wait while gangs hold the workers: one gang at a time. -1: memory is out. */
 static int yield(struct sched *s)
 {
     for (struct job *j = s->running; j; j = j->next_running) {
-        struct gang *victim = NULL;
-        for (size_t i = 0; i < s->gang_count; i++) { /* the lowest, the youngest of these */
-            struct gang *g = s->gangs[i];
-            if (wants_those_of(s, j, g) && (!victim || g->job->row.params.priority <= victim->job->row.params.priority))
-                victim = g;
-        }
-        for (const struct worker *w = victim ? s->idle_first : NULL; w; w = w->next_idle)
-            if (share_pick(s, w) == j) {
-                victim = NULL;
-                break;
-            }
+        struct gang *victim = victim_for(s, j);
         if (!victim) {
             j->gang_want_ms = 0;
             continue;
@@ -589,11 +637,15 @@ static int yield(struct sched *s)
         if (!j->gang_want_ms)
             j->gang_want_ms = s->now_ms;
         uint64_t wait = j->row.params.priority > victim->job->row.params.priority ? HIGHER_MS : EQUAL_MS;
-        if (s->now_ms - j->gang_want_ms < wait || MUTANT(32))
+        if ((s->now_ms - j->gang_want_ms < wait && s->now_ms >= j->gang_claim_ms) || MUTANT(32))
             continue;
         j->gang_want_ms = s->now_ms;
+        if (gang_too_soon(s, victim->head))
+            continue;
         if (dissolve(s, victim, "another job goes first"))
             return -1;
+        if (gang_least(j) > 1)
+            j->gang_claim_ms = s->now_ms + CLAIM_MS;
         s->work_dirty = 1;
     }
     return 0;

@@ -37,9 +37,11 @@ struct gang {
     uint32_t cut, count, segments;
     struct gang_member members[GANG_MOST];
     double bottleneck_ms, gap;
-    uint64_t since_ms, cut_ms, sent_ms; /* formed; cut; told of the cut last */
+    uint64_t cut_ms, sent_ms; /* cut; told of the cut last */
+    uint64_t ran_ms;         /* since when it has run at all; 0: it has not */
     uint64_t idle_ms;        /* since when its head has no lease; 0: it has */
     uint32_t faults;         /* in a row, without a commit between */
+    uint64_t killed;         /* a member that hung: what it names, when its end is told, is looked up in the head's leases. 0: none */
     uint64_t tried;          /* workers among which no better division was found */
     struct gang *job_prev, *job_next;
 };
@@ -77,6 +79,8 @@ void gang_set_state(struct sched *s, struct gang *g, enum gang_state to);
 int gang_needs(const struct worker *w, const struct job *j);
 /* May w be given leases of j: alone, or as the head of a pipeline that runs? */
 int gang_can_hold(const struct worker *w, const struct job *j);
+/* In no gang, and with leases of j: can it go on with them? */
+int gang_can_keep(const struct worker *w, const struct job *j);
 /* It holds leases of j, and its pipeline does not run. */
 int gang_waits(const struct worker *w);
 /* w may become a member; its profile need not be known, nor need it be free. */
@@ -109,6 +113,8 @@ uint64_t gang_memory(const struct worker *w, const struct profile *p); /* for we
 enum status gang_redivide(struct sched *s, struct gang *g, struct gang_division *out, struct err *e);
 /* One more gang, or a better one, for jobs that want it. 1: something was done and there may be more to do. */
 int gang_gather(struct sched *s);
+/* Workers that a pipeline takes at least; 0: not known. */
+uint32_t gang_least(const struct job *j);
 /* Would j have use for one more pipeline, and may it have one? */
 int gang_wanted(const struct sched *s, const struct job *j);
 /* Carries out a division: a new gang's first cut, or the next one of an old gang. Room: gang_cut_room. */

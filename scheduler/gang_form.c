@@ -52,7 +52,7 @@ static uint32_t stages_of(const struct job *j)
     return n > GANG_MOST ? GANG_MOST : n;
 }
 
-static uint32_t least_of(const struct job *j)
+uint32_t gang_least(const struct job *j)
 {
     return j->row.params.stages ? stages_of(j) : j->gang_least;
 }
@@ -293,8 +293,8 @@ static void describe(struct sched *s, const struct gang *g)
     char text[200];
     size_t at = 0;
     for (uint32_t i = 0; i < g->count && at < sizeof text; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%" PRIx64 " %u-%u", i ? ", " : "", g->members[i].worker->id, g->members[i].first,
-                               g->members[i].end - 1);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%" PRIx64 " %u-%u", i ? ", " : "", g->members[i].worker->id, g->members[i].first + 1,
+                               g->members[i].end);
     core_history(s, g->job, "pipeline, cut %u: %s", g->cut, text);
 }
 
@@ -386,7 +386,6 @@ static int form(struct sched *s, struct job *j, const struct gang_division *d)
     g->job = j;
     g->state = GANG_LOADING;
     g->head = head;
-    g->since_ms = s->now_ms;
     for (uint32_t i = 0; i < d->count; i++) {
         struct worker *w = d->members[i].worker;
         while (w != head && w->leases) { /* it worked alone, with a window */
@@ -403,7 +402,7 @@ static int form(struct sched *s, struct job *j, const struct gang_division *d)
     gang_cut(s, g, d);
     g->tried = 0;
     j->by_window = 0;
-    j->gang_none_ms = j->gang_gather_ms = j->gang_tried = 0;
+    j->gang_none_ms = j->gang_gather_ms = j->gang_claim_ms = j->gang_tried = 0;
     j->gang_better_ms = s->now_ms + BETTER_MS;
     return 0;
 }
@@ -591,7 +590,7 @@ int gang_wanted(const struct sched *s, const struct job *j)
 {
     if (!has_work(j) || s->now_ms < j->gang_after_ms || allowed(j) < 2 || s->now_ms < j->gang_rest_ms)
         return 0;
-    return !j->gangs || scale_useful(s, j) >= in_use(j) + least_of(j);
+    return !j->gangs || scale_useful(s, j) >= in_use(j) + gang_least(j);
 }
 
 int gang_gather(struct sched *s)
@@ -606,7 +605,7 @@ int gang_gather(struct sched *s)
             return -1;
         if (j->gang_seen != s->membership || s->now_ms - j->gang_seen_ms >= s->config.beat_ms)
             survey(s, j);
-        int enough = j->gang_least && j->gang_supply >= least_of(j) && j->gang_supply > 1;
+        int enough = j->gang_least && ((j->gang_supply >= gang_least(j) && j->gang_supply > 1) || s->now_ms < j->gang_claim_ms);
         int was = j->gang_gather_ms != 0;
         if (!enough || !gang_wanted(s, j)) {
             j->gang_gather_ms = 0;

@@ -123,8 +123,10 @@ static void alive_set(struct sched *s, struct worker *w, int alive)
 static uint64_t hangs_at(const struct sched *s, const struct worker *w)
 {
     uint64_t at = UINT64_MAX;
+    if (w->gang && w->gang->state != GANG_RUNNING)
+        return at; /* its members are looked after each by itself */
     for (const struct lease *l = w->leases; l; l = l->worker_next) {
-        uint64_t stall = (uint64_t)l->job->row.params.stall_timeout_ms * (w->loading || gang_waits(w) ? LOADING_STALLS : 1);
+        uint64_t stall = (uint64_t)l->job->row.params.stall_timeout_ms * (w->loading || w->stranded_ms ? LOADING_STALLS : 1);
         if (stall && w->progress_ms + stall < at)
             at = w->progress_ms + stall;
     }
@@ -370,7 +372,7 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
         w->left_gang = 0;
     }
     for (struct lease *l = w->leases; l && !w->gang; l = l->worker_next)
-        if (!gang_can_hold(w, l->job))
+        if (!gang_can_keep(w, l->job))
             w->stranded_ms = s->now_ms;
     worker_refresh(s, w);
     worker_timer(s, w);
@@ -408,6 +410,7 @@ enum status worker_ended(struct sched *s, const struct sched_event *ev, struct e
         scale_loss(s, w);
     blame_ended(s, w, ev->u.ended.how, ev->u.ended.suspects, ev->u.ended.count);
     worker_free(s, w);
+    s->gang_dirty |= s->gang_count != 0;
     return ST_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "tests/sim/sim.h"
 
 #define STUCK_MS 3000            /* a micro-batch does not come back: the head says so, again and again */
-#define PASSED_OVER_MS 90000    /* a job of higher priority may wait so long at most */
+#define PASSED_OVER_MS 20000    /* a job of higher priority may wait so long at most */
 #define GONE_MS 90000            /* silence, and a daemon that stood still */
 
 int gang_needed(const struct sim_worker *w, const struct dataset *d)
@@ -253,7 +253,10 @@ void gang_check_action(struct sim *m, const struct sched_action *a)
 void gang_check_time(struct sim *m)
 {
     int passed_over = 0;
-    size_t gangs = m->gangs && !m->faulty ? sched_gang_count(m->sched) : 0;
+    if (m->now_ms - m->looked_ms > 5000) /* the daemon stood still, or was not there */
+        m->passed_over_ms = 0;
+    m->looked_ms = m->now_ms;
+    size_t gangs = m->gangs ? sched_gang_count(m->sched) : 0;
     for (size_t k = 0; k < m->data_count && gangs && !passed_over; k++) {
         const struct image_job *j = &m->now.jobs[k];
         struct sched_job_view v;

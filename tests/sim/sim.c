@@ -259,12 +259,17 @@ static void make_dataset(struct sim *m, size_t k)
                                     .max_attempts = 3};
     free(sizes);
     free(kinds);
-    if (!m->gangs || chance(m, 0.3))
+    int contest = m->gangs && m->seed % 3 == 0 && k < 2; /* pairs have all workers when somebody comes who goes first */
+    if (contest)
+        d->params.priority = (int32_t)k;
+    if (contest ? k == 1 : !m->gangs || chance(m, 0.3))
         return;
     /* a pipeline of so many, or of as many as it takes: two workers of three have too little memory then */
     d->params.model_key = 3 + k;
     d->params.stages = m->worker_count < 2 ? 0 : (uint32_t)rnd(m, m->worker_count < 3 ? 2 : 4);
     d->params.stages += d->params.stages == 1;
+    if (contest)
+        d->params.stages = 2;
     d->params.model_bytes = 12 * SIM_GIB;
     if (d->params.max_workers && d->params.max_workers < d->params.stages)
         d->params.max_workers += d->params.stages;
@@ -379,6 +384,10 @@ int sim_run(struct sim *m, uint64_t seed, int trace)
     size_t most_workers = 0;
     if (m->gangs)
         m->worker_count = most_workers = 1 + rnd(m, chance(m, 0.2) ? 40 : 12);
+    if (m->gangs && m->seed % 3 == 0) {
+        m->worker_count += m->worker_count & 1;
+        m->data_count += m->data_count == 1;
+    }
     for (size_t k = 0; k < m->data_count; k++) {
         make_dataset(m, k);
         sim_at(m, m->now_ms + rnd(m, k ? 60000 : 2000), SUBMIT)->number = k;

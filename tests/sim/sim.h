@@ -228,6 +228,7 @@ struct sim {
     uint32_t wanted[PROVIDERS];
     int gangs;               /* some jobs need several workers at once */
     uint64_t passed_over_ms; /* since when a job of higher priority has waited while a gang of a lower one worked; 0: none has */
+    uint64_t looked_ms;
     int elastic, operating;  /* workers come from providers; an operator's word is being carried out */
     struct sim_provider providers[3];
     size_t provider_count;
