@@ -255,7 +255,7 @@ void fate_failed(struct command *c, struct child *ch, enum command_error error, 
     noise_words(&ch->noise, 1, last, sizeof last);
     noise_words(&ch->noise, NOISE_LAST, tail, sizeof tail);
     take_back(c, ch, suspect);
-    if (ch->batch)
+    if (ch->batch && !alone)
         c->batch = c->batch > 1 ? c->batch / 2 : 1;
     if (may_note(c, now_ms))
         log_warn("%s: command %" PRIu32 ": it %s%s%s; %s", c->name, ch->number, why, *last ? ": " : "", last,

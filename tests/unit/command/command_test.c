@@ -803,18 +803,42 @@ static void ends_in_good_order(void **state)
     wait_gone(pid);
 }
 
-/* We are killed: nothing that we started outlives us, not even what a shell of ours started. */
-static void no_orphans(void **state)
+/* This program once more, as a worker that holds a command and may be killed or stopped: behind fork alone no thread may be started. */
+static pid_t other(const char *what)
 {
-    (void)state;
-    pid_t us = fork();
-    if (us == 0) {
-        struct run x;
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/proc/self/exe", "command_test", "--other", what, dir, (char *)NULL);
+        _exit(99);
+    }
+    return pid;
+}
+
+static int other_main(const char *what)
+{
+    struct run x;
+    struct command_stats s;
+    if (strcmp(what, "killed") == 0) {
         begin(&x, (struct command_opts){.shell = "trap '' TERM HUP; read -r l; sleep 1000 & echo $! >pid.new; echo $$ >own; mv pid.new pid; wait; wait", .children = 1});
         submit(&x, 2, "%d", 0);
         for (;;)
             pause();
     }
+    begin(&x, (struct command_opts){.shell = "while read -r l; do echo $$ >own.new; mv own.new own.$l; [ $l = 1 ] && while [ ! -e gate ]; do sleep 0.02; done; echo $l; done", .children = 1,
+                                    .timeout_ms = 2000, .start_ms = 1});
+    submit(&x, 2, "%d", 0);
+    wait_back(&x, 2);
+    command_stats(x.c, &s);
+    int bad = x.given[0].end != COMMAND_ANSWER || x.given[1].end != COMMAND_ANSWER || s.starts != 1;
+    finish(&x);
+    return bad;
+}
+
+/* We are killed: nothing that we started outlives us, not even what a shell of ours started. */
+static void no_orphans(void **state)
+{
+    (void)state;
+    pid_t us = other("killed");
     wait_file("pid");
     pid_t pid = atoi(content("pid")), own = atoi(content("own"));
     kill(us, SIGKILL);
@@ -827,19 +851,7 @@ static void no_orphans(void **state)
 static void stopped_for_a_while(void **state)
 {
     (void)state;
-    pid_t us = fork();
-    if (us == 0) {
-        struct run x;
-        begin(&x, (struct command_opts){.shell = "while read -r l; do echo $$ >own.new; mv own.new own.$l; [ $l = 1 ] && while [ ! -e gate ]; do sleep 0.02; done; echo $l; done", .children = 1,
-                                        .timeout_ms = 2000, .start_ms = 1});
-        submit(&x, 2, "%d", 0);
-        wait_back(&x, 2);
-        struct command_stats s;
-        command_stats(x.c, &s);
-        int bad = x.given[0].end != COMMAND_ANSWER || x.given[1].end != COMMAND_ANSWER || s.starts != 1;
-        finish(&x);
-        _exit(bad);
-    }
+    pid_t us = other("stopped");
     wait_file("own.1");
     pid_t own = atoi(content("own.1"));
     /* as an agent without control groups does, and with them the kernel */
@@ -908,6 +920,10 @@ int main(int argc, char **argv)
 {
     log_init("command_test", getenv("EBB_TEST_VERBOSE") ? LOG_DEBUG : LOG_ERROR);
     signal(SIGPIPE, SIG_IGN);
+    if (argc == 4 && strcmp(argv[1], "--other") == 0) {
+        snprintf(dir, sizeof dir, "%s", argv[3]);
+        return other_main(argv[2]);
+    }
     strcpy(dir, "/tmp/ebb-command-XXXXXX");
     if (!mkdtemp(dir))
         return 1;
