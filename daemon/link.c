@@ -17,6 +17,7 @@
 #include "daemon/api.h"
 #include "daemon/auth.h"
 #include "daemon/metrics.h"
+#include "daemon/relay.h"
 
 #define TURN 64              /* messages of one socket before the loop goes round */
 #define MOST_HELD 65536
@@ -141,6 +142,7 @@ void link_ended(struct link *l, uint64_t number, enum worker_end how, const stru
     ev.u.ended.count = count;
     metrics_worker_ended(how);
     loop_tell(l->d, &ev);
+    relay_worker_ended(l->d->relay, number);
     struct worker *w = link_worker(l, number);
     if (!w)
         return;

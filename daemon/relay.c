@@ -65,6 +65,16 @@ void relay_peer_unref(struct peer *p)
         mem_free(p);
 }
 
+uint64_t relay_number(const struct peer *p)
+{
+    uint64_t n = 0;
+    if (p->name.len != 8)
+        return 0;
+    for (int i = 0; i < 8; i++)
+        n = n << 8 | p->name.id[i];
+    return n;
+}
+
 static void give_room(struct peer *p, uint64_t bytes)
 {
     struct relay *r = p->relay;

@@ -17,6 +17,9 @@ MUST_USE enum status relay_open(struct daemon *d, struct err *e);
 void relay_close(struct daemon *d);
 void relay_release(struct relay *r);
 
+/* A worker has left, died, or may no more: whoever asks for a model is not sent to it. On the loop; NULL: there is no relay. */
+void relay_worker_ended(struct relay *r, uint64_t number);
+
 struct relay_figures {
     uint64_t peers;
     uint64_t read_bytes, written_bytes, model_bytes; /* of sources and named files; of parts; of models, since the start */

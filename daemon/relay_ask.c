@@ -18,16 +18,6 @@ void relay_ask(struct task *t)
     uv_async_send(&r->async);
 }
 
-static uint64_t number_of(const struct peer *p)
-{
-    uint64_t n = 0;
-    if (p->name.len != 8)
-        return 0;
-    for (int i = 0; i < 8; i++)
-        n = n << 8 | p->name.id[i];
-    return n;
-}
-
 static enum status copy_path(struct task *t, const char *path)
 {
     t->path = mem_strdup(path);
@@ -62,7 +52,7 @@ static enum status say_part(struct task *t, const Ebb__RelayPart *m, struct err 
 {
     struct daemon *d = t->peer->relay->d;
     TRY(say_folder(t, m->job, e));
-    if (!sched_leased(d->core, m->job, number_of(t->peer), m->epoch))
+    if (!sched_leased(d->core, m->job, relay_number(t->peer), m->epoch))
         return err_set(e, ST_USER, "lease %" PRIx64 " of job %" PRIu64 " is not held by this worker", m->epoch, m->job);
     return ST_OK;
 }

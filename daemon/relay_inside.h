@@ -87,10 +87,12 @@ struct relay {
     struct peer *ring;    /* whose turn is next */
     struct hand hands[HANDS];
 
-    pthread_mutex_t lock; /* of the next three */
+    pthread_mutex_t lock; /* of the next four */
     struct answer *first, *last;
     struct task *asks;    /* for the loop */
     int closed;           /* the loop answers no more */
+    uint64_t *ended;      /* workers that the hand of models has not heard of yet */
+    size_t ended_count, ended_cap;
     uv_async_t async;
 
     atomic_uint_fast64_t waiting, taken; /* as of peers, over all */
@@ -109,6 +111,7 @@ void *relay_run(void *relay); /* the socket's thread */
 void relay_wake(struct relay *r);
 void relay_written(void *data, void *answer); /* ZeroMQ's thread: it is written out, or its peer is gone */
 void relay_peer_unref(struct peer *p);
+uint64_t relay_number(const struct peer *p); /* of the worker; 0: it is none */
 
 /* relay_ask.c. Takes the task; it comes back to its hand with `again` set. */
 void relay_ask(struct task *t);

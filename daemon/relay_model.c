@@ -37,7 +37,7 @@
 
 struct holder {
     struct holder *next;
-    uint64_t ms;
+    uint64_t ms, worker;
     char host[256], endpoint[256], key[41];
     struct {
         char host[256];
@@ -85,8 +85,35 @@ static void model_free(struct model *m)
     mem_free(m);
 }
 
+/* Workers that ended give nothing away any more. */
+static void forget_ended(struct hand *h)
+{
+    struct relay *r = h->relay;
+    pthread_mutex_lock(&r->lock);
+    uint64_t *ended = r->ended;
+    size_t n = r->ended_count;
+    r->ended = NULL;
+    r->ended_count = r->ended_cap = 0;
+    pthread_mutex_unlock(&r->lock);
+    for (struct model *m = h->files; n && m; m = m->next)
+        for (struct holder *x, **at = &m->holders; (x = *at);) {
+            size_t i = 0;
+            while (i < n && ended[i] != x->worker)
+                i++;
+            if (i == n) {
+                at = &x->next;
+                continue;
+            }
+            *at = x->next;
+            mem_free(x);
+            m->holder_count--;
+        }
+    mem_free(ended);
+}
+
 void relay_model_idle(struct hand *h, uint64_t now_ms, int all)
 {
+    forget_ended(h);
     for (struct model *m, **at = (struct model **)&h->files; (m = *at);)
         if (all || now_ms - m->used_ms > MODEL_IDLE_MS) {
             *at = m->next;
@@ -278,7 +305,7 @@ static int has_place(const struct holder *x, uint64_t now)
     return -1;
 }
 
-static void note_holder(struct model *m, const Ebb__ModelHave *have)
+static void note_holder(struct model *m, const Ebb__ModelHave *have, uint64_t worker)
 {
     for (int i = 0; i < READERS; i++)
         if (strcmp(m->readers[i].host, have->host) == 0)
@@ -287,6 +314,7 @@ static void note_holder(struct model *m, const Ebb__ModelHave *have)
     for (struct holder *x = m->holders; x; x = x->next)
         if (strcmp(x->host, have->host) == 0 && strcmp(x->endpoint, have->endpoint) == 0) { /* it says so again */
             x->ms = clock_ms();
+            x->worker = worker;
             return;
         }
     remove_holder(m, have->host);
@@ -299,6 +327,7 @@ static void note_holder(struct model *m, const Ebb__ModelHave *have)
     snprintf(x->endpoint, sizeof x->endpoint, "%s", have->endpoint);
     memcpy(x->key, have->key.data, 40);
     x->ms = clock_ms();
+    x->worker = worker;
     x->next = *at;
     *at = x; /* who has it last is asked first: it has given it to the fewest */
     m->holder_count++;
@@ -417,7 +446,7 @@ static void note(struct hand *h, struct task *t)
     Ebb__ModelNoted noted = EBB__MODEL_NOTED__INIT;
     noted.id = have->id;
     if (m) {
-        note_holder(m, have);
+        note_holder(m, have, relay_number(t->peer));
         noted.pass.data = m->pass;
         noted.pass.len = sizeof m->pass;
     }
@@ -426,6 +455,7 @@ static void note(struct hand *h, struct task *t)
 
 void relay_model_run(struct hand *h, struct task *t)
 {
+    forget_ended(h);
     if (t->m->body_case == EBB__ENVELOPE__BODY_MODEL_HAVE) {
         note(h, t);
         return;

@@ -123,6 +123,7 @@ static void on_closed(uv_handle_t *h)
 {
     struct relay *r = h->data;
     pthread_mutex_destroy(&r->lock);
+    mem_free(r->ended);
     mem_free(r);
 }
 
@@ -206,6 +207,19 @@ void relay_release(struct relay *r)
     if (r->wake_fd >= 0)
         close(r->wake_fd);
     uv_close((uv_handle_t *)&r->async, on_closed);
+}
+
+void relay_worker_ended(struct relay *r, uint64_t number)
+{
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->lock);
+    void *grown = r->ended;
+    if (mem_grow(&grown, &r->ended_cap, r->ended_count, sizeof *r->ended))
+        relay_no_memory();
+    r->ended = grown;
+    r->ended[r->ended_count++] = number;
+    pthread_mutex_unlock(&r->lock);
 }
 
 void relay_figures(const struct daemon *d, struct relay_figures *out)

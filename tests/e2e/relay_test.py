@@ -358,7 +358,8 @@ def test_one_fetch_for_a_host_and_few_from_the_daemon(dir):
 
 
 def test_from_host_to_host(dir):
-    """The second host has the model from the first; a third from neither: one gives wrong bytes by now, the other is gone. Then the daemon helps."""
+    """The second host has the model from the first; a third from neither: one gives wrong bytes by now, the other was killed. Then the daemon helps. Who has
+    said goodbye is asked no more."""
     need_namespaces()
     gate = os.path.join(dir, "gate")
     model, inp = t.tiny_model(), gated_input(dir, gate)
@@ -377,7 +378,7 @@ def test_from_host_to_host(dir):
     b = join("b")
     b.says("fetched from another host")
     assert pool_log(pool).count(" reads model ") == 1, pool_log(pool)
-    b.end()
+    b.kill()
     words = glob.glob(os.path.join(a.dir, "models", "[0-9a-f]*", "tokenizer.json"))[0]  # it has been read: a itself is well
     with open(words, "r+b") as f:
         f.seek(100)
@@ -388,9 +389,15 @@ def test_from_host_to_host(dir):
     c.says("fetched from the daemon")
     d = join("d")  # whose first peer may be any of them
     d.says("fetched from another host")
+    gives_at = d.text().split("given to others at ")[1].split()[0]
+    d.end()
+    t.wait_for(lambda: "worker d: goodbye" in pool_log(pool), 30)
+    e = join("e")  # the last one that had it would have been asked first
+    e.says("fetched from ")
+    assert gives_at not in e.text(), e.text()
     t.open_gate(gate)
-    done(pool, job, [a, c, d])
-    for w in (a, c, d):
+    done(pool, job, [a, c, e])
+    for w in (a, c, e):
         w.end()
     t.ebb_run(model, inp, os.path.join(dir, "direct"), env=hook)
     t.same_output(os.path.join(dir, "direct"), out)
