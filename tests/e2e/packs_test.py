@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -50,9 +51,11 @@ def check(dir, model, inp, *more):
     second = run(dir, "second", model, inp, cache, *more)
     t.same_output(plain, second)
     assert os.stat(path).st_ino == node and "packed weights: " not in worker_log(second)
+    index = struct.unpack_from("<Q", good, 48)[0]
+    (last,) = struct.unpack_from("<Q", good, index + 248 * (struct.unpack_from("<I", good, 12)[0] - 1) + 224)
     with open(path, "r+b") as f:  # the last layer's first byte
-        f.seek(len(good) - 4096)
-        f.write(bytes([good[-4096] ^ 1]))
+        f.seek(last)
+        f.write(bytes([good[last] ^ 1]))
     third = run(dir, "third", model, inp, cache, *more)
     t.same_output(plain, third)
     assert "a layer's weights are damaged" in worker_log(third), worker_log(third)

@@ -29,8 +29,8 @@ static uint64_t contexts(const struct fit_opts *o, uint32_t tokens, uint32_t rec
 static enum status no_file(const struct fit_opts *o, uint64_t need, struct err *e)
 {
     return err_set(e, ST_ENV,
-                   "'%s' takes %llu MiB and may take %llu: its layers can be held by turns only where packed weights are kept on disk, and there is no such folder, or the "
-                   "log says why it cannot be used; give --pack-cache a folder on a local disk, or more --memory",
+                   "'%s' takes %llu MiB and may take %llu: its layers can be held by turns only where packed weights are kept on a disk; --pack-cache names a folder (the log "
+                   "says why one cannot be used)",
                    o->name, mib(need), mib(o->memory_bytes));
 }
 
