@@ -187,10 +187,22 @@ enum status graph_cheap(const struct graph *g, const struct cutting *c, uint8_t 
 /* What choosing looks at. */
 struct choice {
     const struct graph *g;
-    const double *flops, *crossing;
+    const double *work; /* of each node: its share of all operations and of all weights, so that a table of embeddings, which costs no time, can be a part */
+    const double *crossing;
     double total;
     uint8_t *cut; /* of each node: there is a cut behind it */
 };
+
+/* Returns the sum of all. */
+static double find_work(const struct graph *g, const double *flops, double total, uint8_t *seen, double *work)
+{
+    double weights = 0, sum = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        weights += work[i] = (double)new_weights(g, i, 1, seen);
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        sum += work[i] = (weights > 0 ? work[i] / weights : 0) + (total > 0 ? flops[i] / total : 0);
+    return sum;
+}
 
 /* Cuts of nodes [first, end): wherever the fewest bytes cross, of all places that leave work on both sides. A part that still has much of the work (the early layers of a
    network whose planes shrink, say) is looked at by itself again. */
@@ -199,19 +211,19 @@ static void choose(struct choice *c, uint32_t first, uint32_t end)
     double work = 0, done = 0, least = INFINITY, some = c->total * (end - first < c->g->n_nodes ? 0.02 : 1e-3);
     uint32_t from = first;
     for (uint32_t i = first; i < end; i++)
-        work += c->flops[i];
+        work += c->work[i];
     if (work == 0 || (work <= c->total * MUCH && end - first < c->g->n_nodes))
         return;
     for (uint32_t i = first; i + 1 < end; i++) {
-        done += c->flops[i];
-        if (done > work * 0.01 && done < work * 0.99 && c->crossing[i] > 0 && c->crossing[i] < least)
+        done += c->work[i];
+        if (done > work * 0.01 && done < work * 0.99 && done >= some && work - done >= some && c->crossing[i] > 0 && c->crossing[i] < least)
             least = c->crossing[i];
     }
     if (!isfinite(least))
         return;
     done = 0;
     for (uint32_t i = first; i < end; i++) {
-        done += c->flops[i];
+        done += c->work[i];
         /* a segment has some work: cuts right behind each other serve nobody */
         if (i + 1 < end && (c->crossing[i] == 0 || c->crossing[i] > least * 1.01 || done < some))
             continue;
@@ -247,9 +259,9 @@ enum status graph_segments(const struct graph *g, const struct cutting *c, struc
 {
     struct sizes where = {g, c->where, c->symbols}, s = {g, c->sizes, c->symbols};
     uint8_t *cheap = NULL, *seen = mem_array(g->n_values + 1, 1), *cut = mem_array(g->n_nodes + 1, 1);
-    double *flops = mem_array(g->n_nodes + 1, sizeof *flops), *crossing = NULL, total = 0;
+    double *flops = mem_array(g->n_nodes + 1, sizeof *flops), *work = mem_array(g->n_nodes + 1, sizeof *work), *crossing = NULL, total = 0;
     struct segment *list = mem_array(g->n_nodes + 1, sizeof *list);
-    enum status st = seen && cut && flops && list ? ST_OK : err_nomem(e, "segments");
+    enum status st = seen && cut && flops && work && list ? ST_OK : err_nomem(e, "segments");
     if (st == ST_OK) {
         total = find_flops(g, c->where, c->symbols, flops);
         st = find_cheap(&where, c->first_alone, flops, total, &cheap, e);
@@ -257,7 +269,9 @@ enum status graph_segments(const struct graph *g, const struct cutting *c, struc
     if (st == ST_OK)
         st = find_crossing(&where, c, cheap, &crossing, e);
     if (st == ST_OK) {
-        choose(&(struct choice){g, flops, crossing, total, cut}, 0, g->n_nodes);
+        double all = find_work(g, flops, total, seen, work);
+        memset(seen, 0, g->n_values);
+        choose(&(struct choice){g, work, crossing, all, cut}, 0, g->n_nodes);
         if (g->n_nodes)
             cut[g->n_nodes - 1] = 1;
         find_flops(g, c->sizes, c->symbols, flops);
@@ -275,6 +289,7 @@ enum status graph_segments(const struct graph *g, const struct cutting *c, struc
     mem_free(seen);
     mem_free(cut);
     mem_free(flops);
+    mem_free(work);
     mem_free(crossing);
     mem_free(list);
     return st;
