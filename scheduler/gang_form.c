@@ -462,28 +462,44 @@ static int form_among(struct sched *s, struct job *j, size_t n)
     return 0;
 }
 
+static int ask(struct sched *s, struct job *j, struct worker *w)
+{
+    if (core_room(s, 0, 1, 0, 0))
+        return -1;
+    core_message(s, SCHED_DO_SEND_PROFILE, j->row.id, w->id, 0);
+    s->profiling++;
+    w->profiling = j->row.params.model_key;
+    w->profile_ms = w->profile_sent_ms = s->now_ms;
+    worker_refresh(s, w); /* out of the idle ones */
+    return 0;
+}
+
+/* Free ones that nobody needs are measured, too: a gang may be better with one of them. -1: memory is out. */
+static int ask_spare(struct sched *s, struct job *j)
+{
+    for (struct worker *w = s->idle_first, *next; w; w = next) {
+        next = w->next_idle;
+        if (gang_may_join(s, w, j) && !gang_profile(w, j->row.params.model_key) && !share_pick(s, w) && ask(s, j, w))
+            return -1;
+    }
+    return 0;
+}
+
 /* Free workers that wait for j, and those that hold leases of it alone. Those that were not measured yet are asked to. -1: memory is out. */
 static int gather(struct sched *s, struct job *j)
 {
-    size_t n = 0, waiting = 0, measuring = 0;
+    size_t n = 0;
     uint64_t key = j->row.params.model_key;
     for (struct worker *w = s->idle_first, *next; w; w = next) {
         next = w->next_idle;
         if (!gang_may_join(s, w, j) || share_pick(s, w) != j)
             continue;
-        waiting++;
         if (gang_profile(w, key)) {
             s->pick[n++] = w;
             continue;
         }
-        if (core_room(s, 0, 1, 0, 0))
+        if (ask(s, j, w))
             return -1;
-        core_message(s, SCHED_DO_SEND_PROFILE, j->row.id, w->id, 0);
-        s->profiling++;
-        w->profiling = key;
-        w->profile_ms = w->profile_sent_ms = s->now_ms;
-        worker_refresh(s, w); /* out of the idle ones */
-        measuring++;
     }
     for (const struct lease *l = j->leases; l; l = l->job_next) {
         struct worker *w = l->worker;
@@ -495,12 +511,8 @@ static int gather(struct sched *s, struct job *j)
         if (gang_profile(w, key)) {
             s->pick[n++] = w;
         } else if (w->stranded_ms) { /* it has nothing else to do */
-            if (core_room(s, 0, 1, 0, 0))
+            if (ask(s, j, w))
                 return -1;
-            core_message(s, SCHED_DO_SEND_PROFILE, j->row.id, w->id, 0);
-            s->profiling++;
-            w->profiling = key;
-            w->profile_ms = w->profile_sent_ms = s->now_ms;
         }
     }
     if (s->profiling) /* others are still to come: they may be the better ones */
@@ -588,7 +600,8 @@ static int improve(struct sched *s, struct gang *g)
 /* Whether free workers are to wait for j. */
 int gang_wanted(const struct sched *s, const struct job *j)
 {
-    if (!has_work(j) || s->now_ms < j->gang_after_ms || allowed(j) < 2 || s->now_ms < j->gang_rest_ms)
+    uint32_t least = gang_least(j) > 2 ? gang_least(j) : 2;
+    if (!has_work(j) || s->now_ms < j->gang_after_ms || allowed(j) < least || s->now_ms < j->gang_rest_ms)
         return 0;
     return !j->gangs || scale_useful(s, j) >= in_use(j) + gang_least(j);
 }
@@ -621,6 +634,8 @@ int gang_gather(struct sched *s)
             if (one < 0)
                 return -1;
             done |= one;
+        } else if (j->gangs && ask_spare(s, j)) {
+            return -1;
         }
         if (has_work(j))
             watch_the_clock(s, j);

@@ -69,6 +69,7 @@ void job_set_state(struct sched *s, struct job *j, enum job_state state)
     s->scale_dirty = 1;
     s->scale_ms = 0;
     s->gang_dirty |= j->gangs != NULL;
+    s->membership++; /* some are free now, perhaps */
     core_touch_job(s, j);
 }
 

@@ -484,12 +484,12 @@ enum status worker_model_failed(struct sched *s, const struct sched_event *ev, s
         w->profiling = 0;
         s->profiling--;
         worker_refresh(s, w);
-        struct job *j = s->running;
-        while (j && j->row.params.model_key != w->failed_model)
-            j = j->next_running;
-        if (j)
-            worker_no_model(s, w, j, ev->u.model.text);
     }
+    struct job *j = s->running; /* it may be measured, or a part of it loaded, without a lease */
+    while (j && j->row.params.model_key != w->failed_model)
+        j = j->next_running;
+    if (j)
+        worker_no_model(s, w, j, ev->u.model.text);
     s->work_dirty = 1;
     return ST_OK;
 }
