@@ -5,8 +5,9 @@
 struct dump {
     struct job_row jobs[4];
     struct span_row spans[4][400];
-    size_t span_count[4], job_count, workers;
+    size_t span_count[4], job_count, workers, gangs;
     struct sched_worker_view worker[40];
+    struct sched_gang_view gang[4];
 };
 
 static uint64_t alarm_ms; /* set */
@@ -33,6 +34,9 @@ static void dump(struct rig *r, struct dump *d)
     d->workers = sched_worker_count(r->s);
     for (size_t i = 0; i < d->workers; i++)
         sched_worker_view(r->s, i, &d->worker[i]);
+    d->gangs = sched_gang_count(r->s);
+    for (size_t i = 0; i < d->gangs; i++)
+        sched_gang_view(r->s, i, &d->gang[i]);
 }
 
 /* Lets each allocation of the step fail until it succeeds. The core must not change before. */
@@ -83,6 +87,7 @@ static void join(struct rig *r, uint64_t worker)
     struct sched_event ev = {.kind = SCHED_WORKER_JOINED, .worker = worker};
     ev.u.joined.host = worker;
     ev.u.joined.numerics = 7;
+    ev.u.joined.reach = r->reach;
     sweep(r, ev);
 }
 
@@ -199,11 +204,123 @@ static void test_starting_and_restoring(void **state)
     assert_int_equal(rig_spans(r, 1)->rows[0].next_seq, 4);
 }
 
+/* What memory did not allow is done by the next tick. */
+static void tick(struct rig *r)
+{
+    r->now += 100;
+    rig_step(r, (struct sched_event){.kind = SCHED_TICK});
+    if (rig_count(r, SCHED_DO_WAKE))
+        alarm_ms = rig_find(r, SCHED_DO_WAKE).u.wake_ms;
+}
+
+static void profile(struct rig *r, uint64_t worker)
+{
+    struct sched_segment x[8];
+    for (int i = 0; i < 8; i++)
+        x[i] = (struct sched_segment){10 + (double)worker, 1000, 1000};
+    struct sched_event ev = {.kind = SCHED_WORKER_PROFILED, .worker = worker};
+    ev.u.profiled.model_key = 5;
+    ev.u.profiled.segments = x;
+    ev.u.profiled.count = 8;
+    sweep(r, ev);
+    tick(r);
+}
+
+static struct sched_gang_view the_gang(struct rig *r)
+{
+    struct sched_gang_view v;
+    assert_int_equal(sched_gang_count(r->s), 1);
+    sched_gang_view(r->s, 0, &v);
+    return v;
+}
+
+static void say(struct rig *r, enum sched_event_kind kind, uint64_t worker, uint64_t peer)
+{
+    struct sched_gang_view v = the_gang(r);
+    struct sched_event ev = {.kind = kind, .worker = worker};
+    ev.u.stage.gang = v.gang;
+    ev.u.stage.cut = v.cut;
+    ev.u.stage.peer = peer;
+    sweep(r, ev);
+    tick(r);
+}
+
+static void all_say(struct rig *r)
+{
+    struct sched_gang_view v = the_gang(r);
+    for (uint32_t i = 0; i < v.count; i++)
+        say(r, SCHED_STAGE_READY, v.members[i].worker, 0);
+    assert_true(the_gang(r).running);
+}
+
+static void test_gangs(void **state)
+{
+    struct rig *r = *state;
+    r->reach = 1;
+    r->params.model_key = 5;
+    r->params.stages = 3;
+    submit(r, 1, 64 * KIB * KIB);
+    for (uint64_t w = 1; w <= 4; w++)
+        join(r, w);
+    tick(r);
+    for (uint64_t w = 1; w <= 4; w++)
+        profile(r, w);
+    all_say(r);
+    struct sched_gang_view v = the_gang(r);
+    assert_int_equal(v.count, 3);
+    assert_int_equal(rig_job(r, 1).spans_leased > 0, 1);
+    say(r, SCHED_STAGE_FAULT, v.head, v.members[0].worker == v.head ? v.members[1].worker : v.members[0].worker);
+    assert_int_equal(the_gang(r).cut, 2);
+    all_say(r);
+    /* a member dies of a record */
+    v = the_gang(r);
+    struct rig_spans x = *rig_spans(r, 1);
+    uint64_t victim = v.members[0].worker == v.head ? v.members[1].worker : v.members[0].worker;
+    struct sched_suspect suspect = {1, x.rows[0].epoch, {x.rows[0].span.begin + 10, x.rows[0].span.begin + 20}};
+    struct sched_event ev = {.kind = SCHED_WORKER_ENDED, .worker = victim};
+    ev.u.ended.how = WORKER_CRASHED;
+    ev.u.ended.suspects = &suspect;
+    ev.u.ended.count = 1;
+    sweep(r, ev);
+    tick(r);
+    assert_int_equal(rig_spans(r, 1)->rows[1].probe, 1);
+    assert_true(the_gang(r).cut >= 3);
+    all_say(r);
+    /* the head says hello anew, then a member is drained, and there are too few */
+    struct sched_held held = {1, EPOCH(7, 7), 0};
+    ev = (struct sched_event){.kind = SCHED_WORKER_JOINED, .worker = the_gang(r).head};
+    ev.u.joined.host = the_gang(r).head;
+    ev.u.joined.numerics = 7;
+    ev.u.joined.reach = 1;
+    ev.u.joined.held = &held;
+    ev.u.joined.held_count = 1;
+    sweep(r, ev);
+    tick(r);
+    all_say(r);
+    sweep(r, (struct sched_event){.kind = SCHED_WORKER_DRAIN, .worker = the_gang(r).members[0].worker});
+    tick(r);
+    if (sched_gang_count(r->s))
+        sweep(r, (struct sched_event){.kind = SCHED_WORKER_DRAIN, .worker = the_gang(r).members[0].worker});
+    tick(r);
+    assert_int_equal(sched_gang_count(r->s), 0);
+    for (uint64_t w = 5; w <= 7; w++) {
+        join(r, w);
+        tick(r);
+        profile(r, w);
+    }
+    all_say(r);
+    sweep(r, rig_verb(1, VERB_CANCEL));
+    tick(r);
+    assert_int_equal(sched_gang_count(r->s), 0);
+    sweep(r, rig_verb(1, VERB_REMOVE));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(test_every_allocation_of_every_step),
         RIG_TEST(test_starting_and_restoring),
+        RIG_TEST(test_gangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
