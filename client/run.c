@@ -34,6 +34,7 @@ struct run {
     struct follow follow;
     uint64_t job, records_before, deaths, records_at_death, began_ms;
     int submitted;   /* once: from then on the output is ours */
+    int made_work, made_output; /* folders that were not there when we came */
     int resumed, at_once; /* at_once: it was done before we came */
     char shown[4096]; /* the output as a person writes it: out/, out.npy */
 };
@@ -260,6 +261,8 @@ static enum status carry_on(struct run *r, json_t **job, enum follow_end *end, s
 {
     char n[UNITS_MAX];
     r->resumed = json_is_true(json_object_get(*job, "resumed"));
+    if (*text_of(*job, "note"))
+        say("%s", text_of(*job, "note"));
     r->records_before = r->resumed ? count_of(*job, "records_done") : 0;
     if (strcmp(text_of(*job, "state"), "done") == 0) {
         r->at_once = !(retry && count_of(*job, "errors"));
@@ -292,6 +295,21 @@ static int serves_another(struct run *r)
     return busy;
 }
 
+/* The job was refused and its daemon has ended: what it kept beside the output goes, if nothing was there when we came. The folder is renamed first: whoever types
+   the command again meanwhile finds the old one or none, never half of it. */
+static void leave_nothing(struct run *r)
+{
+    struct err e;
+    if (!r->made_work || r->submitted || !r->daemon.conn || private_alive(&r->daemon))
+        return;
+    char *gone = mem_printf("%s.refused-%ld", r->local.work_dir, (long)getpid());
+    if (gone && rename(r->local.work_dir, gone) == 0 && path_remove_tree(gone, &e) != ST_OK)
+        say("'%s' stays behind: %s", gone, e.text);
+    mem_free(gone);
+    if (r->made_output)
+        rmdir(r->spec.output); /* unless somebody has put something there */
+}
+
 static int run_job(struct run *r, struct err *e)
 {
     json_t *job = NULL;
@@ -307,6 +325,8 @@ static int run_job(struct run *r, struct err *e)
     int code = st != ST_OK ? (fail(e), held ? EXIT_HELD : status_exit_code(st)) : end == FOLLOW_OVER ? finished(r) : stands(r);
     if (r->daemon.conn && private_alive(&r->daemon) && !serves_another(r))
         stop(r, 1, signals_count(), 0);
+    if (st == ST_USER)
+        leave_nothing(r);
     return code;
 }
 
@@ -349,6 +369,8 @@ static int run_run(int operand_count, char **operands)
         snprintf(r.shown, sizeof r.shown, "%s%s", short_path(r.spec.output), r.local.out.is_dir && !ends_in_slash(r.spec.output) ? "/" : "");
         signals_take();
         introduce(&r);
+        r.made_work = !path_exists(r.local.work_dir);
+        r.made_output = r.local.out.is_dir && !path_exists(r.spec.output);
         st = private_init(&r.daemon, r.local.work_dir, &started_with, &e);
     }
     code = st == ST_OK ? run_job(&r, &e) : fail(&e);

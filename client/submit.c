@@ -52,6 +52,8 @@ static int run_submit(int operand_count, char **operands)
     printf("job %" PRIu64 "\n", count_of(job, "job"));
     if (json_is_true(json_object_get(job, "resumed")))
         say("it was submitted before and is %s; see 'ebb status %" PRIu64 "'", text_of(job, "state"), count_of(job, "job"));
+    if (*text_of(job, "note"))
+        say("%s", text_of(job, "note"));
     json_decref(job);
     return EXIT_DONE;
 }

@@ -36,6 +36,7 @@ struct submit {
     int finished;     /* the output stands under its names */
     uint64_t replaces; /* a job that is gone for good, whose output this one takes */
     const char *note;  /* for the answer */
+    char note_words[700];
     uv_work_t work;
     enum status st;
     struct err e;
@@ -347,6 +348,17 @@ static struct job *writes_to(struct daemon *d, const char *output)
     return NULL;
 }
 
+/* What the job was submitted with stays, but for what is taken over; people are told so rather than left to believe otherwise. */
+static void note_rest(struct submit *x, const struct job *j, enum job_state state)
+{
+    char words[600];
+    int resumed = state == JOB_HELD || state == JOB_PAUSED; /* with the limit of errors that comes now */
+    if (state == JOB_DONE || jobspec_rest_differs(&j->spec, &x->job->spec, !resumed, words, sizeof words) <= 0)
+        return;
+    snprintf(x->note_words, sizeof x->note_words, "it goes on as it was first submitted: %s", words);
+    x->note = x->note_words;
+}
+
 static void attach(struct submit *x, struct job *j)
 {
     struct daemon *d = x->d;
@@ -365,6 +377,7 @@ static void attach(struct submit *x, struct job *j)
         replace(x, j->id, "its output was damaged: the job starts anew");
         return;
     }
+    note_rest(x, j, v.row->state);
     if (v.row->state == JOB_HELD || v.row->state == JOB_PAUSED) {
         struct sched_event ev = {.kind = SCHED_JOB_CONTROL, .job = j->id};
         ev.u.control.verb = VERB_RESUME;

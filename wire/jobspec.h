@@ -134,5 +134,8 @@ MUST_USE enum status jobspec_check_task(const struct jobspec *s, int npy, struct
 json_t *jobspec_fingerprint(const struct jobspec *s, const char *format_resolved, const char *model_hex, const char *dataset_hex);
 /* In words what differs ("input.field was 'text' and is 'title'; the model has changed"); 0 when they are equal. */
 int jobspec_fingerprint_differs(const json_t *then, const json_t *now, char *words, size_t size);
+/* Likewise of what is no part of the identity, and which a job that is submitted again keeps as it was: deadline, weight, limits, tuning. Without name, paths and the
+   number of stages; max_errors only when it is asked for. -1: memory is out. */
+int jobspec_rest_differs(const struct jobspec *then, const struct jobspec *now, int max_errors, char *words, size_t size);
 
 #endif

@@ -276,3 +276,31 @@ int jobspec_fingerprint_differs(const json_t *then, const json_t *now, char *wor
         say(words, size, "the input has changed");
     return count;
 }
+
+int jobspec_rest_differs(const struct jobspec *then, const struct jobspec *now, int max_errors, char *words, size_t size)
+{
+    int count = 0;
+    words[0] = 0;
+    for (enum field f = 0; f < FIELD_COUNT; f++) {
+        if (field_rows[f].identity || f == FIELD_name || f == FIELD_model || f == FIELD_inputs || f == FIELD_output || f == FIELD_stages ||
+            (f == FIELD_max_errors && !max_errors))
+            continue;
+        json_t *was = json_of(then, f), *is = json_of(now, f);
+        if (!was || !is) {
+            json_decref(was);
+            json_decref(is);
+            return -1;
+        }
+        if (!json_equal(was, is)) {
+            char a[80], b[80];
+            const char *unit = field_rows[f].kind == KIND_DURATION ? " s" : "";
+            value_words(was, a, sizeof a);
+            value_words(is, b, sizeof b);
+            say(words, size, "%s was %s%s and is %s%s", field_rows[f].path, a, unit, b, unit);
+            count++;
+        }
+        json_decref(was);
+        json_decref(is);
+    }
+    return count;
+}

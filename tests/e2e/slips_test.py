@@ -49,6 +49,53 @@ def test_codes_of_errors(dir):
         p.stop()
 
 
+def test_a_refused_run_leaves_nothing(dir):
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 10)
+    out = os.path.join(dir, "out.jsonl")
+    with open(out, "w") as f:
+        f.write("somebody's own\n")
+    os.makedirs(os.path.join(dir, "there"))
+    with open(os.path.join(dir, "there", "letter.txt"), "w") as f:
+        f.write("somebody's own\n")
+    before = sorted(os.listdir(dir))
+    for path in out, os.path.join(dir, "there"):
+        rc, o, e = t.run(t.run_args(t.tiny_model(), inp, path))
+        assert rc == 2 and "--force" in e, (rc, o, e)
+        assert sorted(os.listdir(dir)) == before, os.listdir(dir)
+    assert os.listdir(os.path.join(dir, "there")) == ["letter.txt"]
+    done = os.path.join(dir, "done.jsonl")
+    t.ebb_run(t.tiny_model(), inp, done)
+    with open(done, "rb") as f:
+        rows = f.read()
+    rc, o, e = t.run(t.run_args(t.tiny_model(), inp, done, "--limit", "3"))  # another job's output: its state stays
+    assert rc == 2 and "this is another job" in e, (rc, o, e)
+    with open(done, "rb") as f:
+        assert f.read() == rows
+    t.ebb_run(t.tiny_model(), inp, done)
+    assert os.path.isdir(done + ".ebb"), os.listdir(dir)
+
+
+def test_what_comes_too_late_is_said(dir):
+    """Submitted again with another deadline: the job goes on as it was, and says so."""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 20)
+    p = t.Pool(dir, workers=0)
+    try:
+        args = ["submit", "--model", t.tiny_model(), "--input", inp, "--output", os.path.join(dir, "out")]
+        early, late = "2097-01-31 07:00", "2098-01-31 07:00"
+        rc, o, e = p.ebb(*args, "--deadline", early)
+        assert e == "", e
+        rc, o, e = p.ebb(*args, "--deadline", early)
+        assert o == "job 1\n" and "submitted before" in e and "goes on as" not in e, (o, e)
+        rc, o, e = p.ebb(*args, "--deadline", late, "--weight", "7")
+        assert o == "job 1\n" and "it goes on as it was first submitted: weight was 100 and is 7; deadline was '2097-01-31T" in e and " and is '2098-01-31T" in e, (o, e)
+        p.ebb("pause", "1")
+        rc, o, e = p.ebb(*args, "--deadline", early, "--max-errors", "5")  # the limit of errors comes with going on
+        assert "goes on as" not in e, e
+        p.ebb("cancel", "1")
+    finally:
+        p.stop()
+
+
 def test_drain_names_whom(dir):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 20)
     p = t.Pool(dir)

@@ -398,6 +398,17 @@ static void identity(void **state)
     json_t *then = jobspec_fingerprint(&a, "jsonl", "aa", "bb"), *now = jobspec_fingerprint(&b, "jsonl", "aa", "bb");
     assert_int_equal(jobspec_fingerprint_differs(then, now, words, sizeof words), 0);
     assert_string_equal(words, "");
+    /* and yet people may want to know of it */
+    char long_words[1024];
+    assert_int_equal(jobspec_rest_differs(&a, &a, 1, long_words, sizeof long_words), 0);
+    assert_string_equal(long_words, "");
+    assert_int_equal(jobspec_rest_differs(&a, &b, 0, long_words, sizeof long_words), 8);
+    assert_string_equal(long_words, "weight was 100 and is 3; priority was 0 and is 1; workers.max was 0 and is 3; tuning.lease was 30 s and is 1 s; "
+                                    "tuning.commit was 3 s and is 1 s; tuning.stall was 120 s and is 1 s; tuning.micro_batch was 64 and is 1; "
+                                    "tuning.micro_batch_tokens was 1024 and is 9");
+    assert_int_equal(jobspec_rest_differs(&b, &a, 1, words, sizeof words), 9);
+    assert_int_equal(strlen(words), sizeof words - 1);
+    assert_int_equal(strncmp(words, "max_errors was 5 and is ", 24), 0);
     json_decref(now);
     jobspec_release(&b);
     assert_int_equal(from_yaml(&b, "model: m\ninput: {path: a, field: title, keep: [x]}\noutput: {path: o, floats: base64}\n", &e), ST_OK);
