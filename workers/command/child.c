@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -164,6 +165,12 @@ int child_read(struct child *ch, size_t most)
         got += (size_t)n;
     }
     return 0;
+}
+
+int child_has_said(const struct child *ch)
+{
+    int n = 0;
+    return ch->out >= 0 && ioctl(ch->out, FIONREAD, &n) == 0 && n > 0;
 }
 
 int child_line(struct child *ch, const char **line, size_t *len)

@@ -43,6 +43,8 @@ struct child {
     int cannot;                        /* the shell could not run it */
     int hung;                          /* its input was closed because it did not answer */
     uint64_t started_ms, due_ms;       /* the record that is due became so then */
+    uint64_t quiet_due, quiet_next_ms, quiet_pause_ms; /* does it wait for more? For which due_ms that is asked, and when next */
+    int quiet;                         /* times in a row that it did */
     uint64_t leave_by_ms, idle_ms, ended_ms;
     uint64_t pace_ns, answered_ns;     /* time for one record, on the average of late; of the last answer */
     struct noise noise;
@@ -61,6 +63,7 @@ struct command_record *child_take(struct child *ch);
 int child_write(struct child *ch, int *moved);
 /* Reads what is there, about `most` bytes of it at the most; 0, -1: memory is out. */
 int child_read(struct child *ch, size_t most);
+int child_has_said(const struct child *ch); /* there is something to read */
 /* The next whole line of what was read, without its end (LF or CRLF); 0: there is none. It stands until the next child_read. */
 int child_line(struct child *ch, const char **line, size_t *len);
 size_t child_rest(const struct child *ch); /* bytes that are read and not taken as lines */

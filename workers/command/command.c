@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "wire/process.h"
 #include "workers/command/inside.h"
+#include "workers/command/quiet.h"
 
 #define MOST_CHILDREN 1024
 #define STACK_BYTES (1u << 20)
@@ -32,6 +33,9 @@
 #define ENDED_MS 1000            /* to end, when it has closed its output */
 #define TICK_MS 1000
 #define NO_PIDFD_MS 50
+#define QUIET_MS 500             /* so long after a record became due it is first looked whether its child waits for more; then later and later */
+#define QUIET_AGAIN_MS 100       /* and once more, before that is believed */
+#define QUIET_MAX_MS 8000
 #define LATE_MS 1000             /* later than that by ourselves: we were stopped */
 #define FIRST_SLACK_MS 5000
 
@@ -265,6 +269,30 @@ static void earlier(uint64_t *until, uint64_t ms)
         *until = ms;
 }
 
+/* It waits for more, without an answer to what it has. */
+static int has_gone_quiet(struct child *ch, uint64_t now_ms, uint64_t *until)
+{
+    if (ch->unsent || ch->in < 0)
+        return 0;
+    if (ch->quiet_due != ch->due_ms) { /* another record is due */
+        ch->quiet_due = ch->due_ms;
+        ch->quiet_next_ms = ch->due_ms + QUIET_MS;
+        ch->quiet_pause_ms = QUIET_MS;
+        ch->quiet = 0;
+    }
+    if (now_ms >= ch->quiet_next_ms) {
+        if (!quiet_for_input(ch->pid, ch->in) || child_has_said(ch))
+            ch->quiet = 0;
+        else if (++ch->quiet == 2)
+            return 1;
+        if (!ch->quiet && ch->quiet_pause_ms < QUIET_MAX_MS)
+            ch->quiet_pause_ms *= 2;
+        ch->quiet_next_ms = now_ms + (ch->quiet ? QUIET_AGAIN_MS : ch->quiet_pause_ms);
+    }
+    earlier(until, ch->quiet_next_ms);
+    return 0;
+}
+
 /* Looks at the clock for one child; *until: when to look again. */
 static void look(struct command *c, struct child *ch, uint64_t now_ms, uint64_t *until)
 {
@@ -320,7 +348,7 @@ static void look(struct command *c, struct child *ch, uint64_t now_ms, uint64_t 
     if (!ch->due)
         return;
     uint64_t limit = ch->due_ms + limit_ms(c, ch);
-    if (now_ms < limit) {
+    if (now_ms < limit && !has_gone_quiet(ch, now_ms, until)) {
         earlier(until, limit);
         return;
     }

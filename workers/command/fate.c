@@ -31,6 +31,7 @@
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 30000
 #define SHOWN_SHELL 80
+#define MOST_BATCH 1024
 
 static const struct {
     const char *word;
@@ -452,7 +453,7 @@ void fate_ended(struct command *c, struct child *ch, int status, uint64_t now_ms
     }
     if (ch->kept && !ch->due) {
         settle_kept(c, ch, now_ms);
-        if (ch->batch && c->batch < c->o.ahead)
+        if (ch->batch && c->batch < MOST_BATCH)
             c->batch *= 2;
     }
     int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
@@ -475,8 +476,8 @@ void fate_ended(struct command *c, struct child *ch, int status, uint64_t now_ms
     if (ch->hung && ch->lines && !c->buffers) {
         c->buffers = 1;
         c->batch = c->o.ahead;
-        log_warn("%s: the command answers only when its input ends: it keeps its answers in a buffer. It is started for up to %" PRIu32 " records at a time; "
-                 "let it flush each line (python -u, jq --unbuffered, sed -u, stdbuf -oL)", c->name, c->batch);
+        log_warn("%s: the command answers only when its input ends: it keeps its answers in a buffer. It is started anew for each batch of records; "
+                 "let it flush each line (python -u, jq --unbuffered, sed -u, stdbuf -oL)", c->name);
     }
     if (ch->state == CHILD_UP && !c->over && !ch->batch && may_note(c, now_ms)) {
         noise_words(&ch->noise, 1, last, sizeof last);
