@@ -236,6 +236,12 @@ static void answer(struct submit *x, uint64_t job, int resumed)
     finish(x);
 }
 
+/* Workers that hold the model together. Of several models each worker holds all. */
+static uint32_t stages_of(const struct jobspec *s)
+{
+    return s->steps.count ? 1 : (uint32_t)s->stages;
+}
+
 static void claim_done(uv_work_t *work, int status)
 {
     (void)status;
@@ -268,7 +274,7 @@ static void claim_done(uv_work_t *work, int status)
                                      .max_errors_ppm = s->max_errors.ppm,
                                      .max_attempts = MAX_ATTEMPTS,
                                      .guaranteed_ppm = s->workers_preemptible.ppm == UINT32_MAX ? 0 : 1000000 - s->workers_preemptible.ppm,
-                                     .stages = s->steps.count ? 1 : (uint32_t)s->stages};
+                                     .stages = stages_of(s)};
     if (s->deadline && when_parse(s->deadline, row.submitted_ms, &row.params.deadline_ms))
         row.params.deadline_ms = 0; /* checked before */
     struct sched_event ev = {.kind = SCHED_JOB_SUBMITTED, .job = j->id};
@@ -376,6 +382,17 @@ static void attach(struct submit *x, struct job *j)
     if (x->force && v.row->state == JOB_HELD && strncmp(v.row->reason, JOB_DAMAGED_WORDS, strlen(JOB_DAMAGED_WORDS)) == 0) {
         replace(x, j->id, "its output was damaged: the job starts anew");
         return;
+    }
+    uint32_t stages = stages_of(&x->job->spec);
+    if (v.row->state != JOB_DONE && v.row->state != JOB_PUBLISHING && stages != v.row->params.stages) { /* no part of what makes a job the same */
+        struct sched_event ev = {.kind = SCHED_JOB_CONTROL, .job = j->id};
+        ev.u.control.verb = VERB_STAGES;
+        ev.u.control.stages = stages;
+        x->st = loop_step(d, &ev, &x->e);
+        if (x->st != ST_OK) {
+            refuse(x);
+            return;
+        }
     }
     note_rest(x, j, v.row->state);
     if (v.row->state == JOB_HELD || v.row->state == JOB_PAUSED) {

@@ -287,6 +287,36 @@ static enum status resume(struct sched *s, struct job *j, const struct sched_eve
     return ST_OK;
 }
 
+/* It was asked for again, with another number of workers to hold its model together: pipelines of the old number end. */
+static enum status restage(struct sched *s, struct job *j, uint32_t stages, struct err *e)
+{
+    if (stages == j->row.params.stages)
+        return ST_OK;
+    if (stages > GANG_MOST)
+        return err_set(e, ST_USER, "job %" PRIu64 ": a pipeline of %u workers; at most %d are", j->row.id, stages, GANG_MOST);
+    if (core_room(s, 4, j->lease_count + 2, (size_t)j->leased_nodes * 3, 0))
+        return err_nomem(e, "a job");
+    j->row.params.stages = stages;
+    while (j->gangs) {
+        struct worker *head = j->gangs->head;
+        while (head && head->leases) {
+            core_message(s, SCHED_DO_SEND_REVOKE, head->leases->job->row.id, head->id, head->leases->epoch);
+            lease_release(s, head->leases);
+        }
+        gang_end(s, j->gangs);
+    }
+    j->by_window = 0;
+    j->gang_least = j->gang_supply = 0;
+    j->gang_none_ms = j->gang_after_ms = j->gang_better_ms = j->gang_tried = 0;
+    if (stages > 1)
+        core_history(s, j, "from now on its model is cut among %u workers", stages);
+    else
+        core_history(s, j, "from now on %s its model", stages ? "each worker holds all of" : "as many workers as it takes hold");
+    core_touch_job(s, j);
+    s->work_dirty = s->scale_dirty = s->gang_dirty = 1;
+    return ST_OK;
+}
+
 enum status job_control(struct sched *s, const struct sched_event *ev, struct err *e)
 {
     static const struct {
@@ -299,6 +329,7 @@ enum status job_control(struct sched *s, const struct sched_event *ev, struct er
         [VERB_RETRY] = {"run again", TO(DONE)},
         [VERB_REMOVE] = {"removed", TO(DONE) | TO(CANCELED)},
         [VERB_HOLD] = {"held", TO(RUNNING) | TO(PAUSED)},
+        [VERB_STAGES] = {"cut in another way", TO(RUNNING) | TO(PAUSED) | TO(HELD)},
     };
     struct job *j = core_job(s, ev->job);
     enum job_verb verb = ev->u.control.verb;
@@ -331,6 +362,8 @@ enum status job_control(struct sched *s, const struct sched_event *ev, struct er
         j->row.finished_ms = ev->u.control.wall_ms;
         core_history(s, j, "canceled");
         return ST_OK;
+    case VERB_STAGES:
+        return restage(s, j, ev->u.control.stages, e);
     case VERB_REMOVE:
         break;
     }

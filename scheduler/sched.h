@@ -97,7 +97,7 @@ enum sched_event_kind {
 #undef X
 };
 
-enum job_verb { VERB_PAUSE, VERB_RESUME, VERB_CANCEL, VERB_RETRY, VERB_REMOVE, VERB_HOLD };
+enum job_verb { VERB_PAUSE, VERB_RESUME, VERB_CANCEL, VERB_RETRY, VERB_REMOVE, VERB_HOLD, VERB_STAGES };
 
 struct sched_event {
     enum sched_event_kind kind;
@@ -118,6 +118,7 @@ struct sched_event {
             const char *text;                /* HOLD: why. Else NULL */
             uint64_t max_errors;             /* RESUME: new limits; as they were: UINT64_MAX - 1, UINT32_MAX - 1 */
             uint32_t max_errors_ppm;
+            uint32_t stages;                 /* STAGES: how many workers are to hold its model together from now on */
             const struct span *spans;        /* RETRY: the records to run again, one span each */
             size_t span_count;
             size_t quarantined_count;        /* the first so many of them were quarantined: they come as probes */

@@ -262,6 +262,43 @@ static void two_workers_make_a_pipeline(void **state)
     rig_close(&r);
 }
 
+/* The same job, typed again with another number: it goes on, and its pipeline ends. */
+static void the_number_may_change(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_worker w[2];
+    char output[128];
+    rig_open(&r, LINES);
+    rig_start(&r, NULL, NULL);
+    snprintf(output, sizeof output, "%s/out.jsonl", r.dir);
+    for (size_t i = 0; i < 2; i++)
+        begin(&r, &w[i], i, NULL, NULL);
+    uint64_t job = submit(&r, output, 2);
+    TURN_UNTIL(w, 2, members[0].leases + members[1].leases, "a pipeline that has a lease");
+    members[0].goes = members[1].goes = 1; /* now each may have one */
+    assert_int_equal(submit(&r, output, 1), job);
+    TURN_UNTIL(w, 2, members[0].left && members[1].left, "no pipeline");
+    json_t *o = job_of(&r, job);
+    assert_int_equal(json_integer_value(json_object_get(o, "stages")), 1);
+    assert_int_equal(json_array_size(json_object_get(o, "gangs")), 0);
+    json_decref(o);
+    for (uint64_t until = clock_ms() + PATIENCE_MS; !is_state(&r, job, "done") && clock_ms() < until;)
+        for (size_t t = 0; t < 2; t++)
+            rig_worker_turn(&w[t], 2, 1);
+    assert_true(is_state(&r, job, "done"));
+    struct buf made = {0};
+    struct err e;
+    assert_int_equal(path_read(output, 1 << 26, &made, &e), ST_OK);
+    assert_int_equal(made.len, r.text_len);
+    assert_memory_equal(made.data, r.text, r.text_len);
+    buf_release(&made);
+    for (size_t t = 0; t < 2; t++)
+        rig_worker_close(&w[t]);
+    assert_int_equal(rig_end(&r, SIGTERM), 0);
+    rig_close(&r);
+}
+
 /* A member's fault is told; with a peer the model is divided anew, alone it is as a model that cannot be loaded. */
 static void faults_are_heard(void **state)
 {
@@ -386,6 +423,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_workers_make_a_pipeline),
+        cmocka_unit_test(the_number_may_change),
         cmocka_unit_test(faults_are_heard),
         cmocka_unit_test(endpoints_are_looked_at),
         cmocka_unit_test(profiles_are_looked_at),
