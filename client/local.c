@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -54,11 +55,26 @@ static enum status settle(char **word, const char *as, struct err *e)
     return ST_OK;
 }
 
+/* Better said now than by workers who find that they cannot divide it. */
+static enum status check_stages(const struct jobspec *s, const struct model_info *info, uint32_t segments, struct err *e)
+{
+    if (s->stages > 1 && info->arrays)
+        return err_set(e, ST_USER, "'%s' takes arrays, not texts: such a model runs on one worker, whole; leave --stages out", s->model);
+    if (s->stages > 1 && segments < s->stages)
+        return err_set(e, ST_USER, "'%s' cannot be cut into %" PRIu64 " stages: it is %u segment%s, see 'ebb model inspect'", s->model, s->stages, segments,
+                       segments == 1 ? "" : "s");
+    return ST_OK;
+}
+
 enum status local_model(struct jobspec *s, struct model_info *info, struct err *e)
 {
     struct tokenizer *tokenizer;
     struct model_opts o = {.precision = s->precision, .task = s->task, .top_k = (uint32_t)s->top_k};
-    TRY(model_probe(s->model, &o, info, e));
+    struct cut cut = {.tokens = 128};
+    TRY(model_probe_cut(s->model, &o, info, s->stages > 1 ? &cut : NULL, e));
+    uint32_t segments = cut.count;
+    cut_release(&cut);
+    TRY(check_stages(s, info, segments, e));
     if (!info->arrays) {
         char *folder;
         TRY(model_folder(s->model, &folder, e));

@@ -158,6 +158,27 @@ def test_a_text_that_does_not_go_through_says_why(dir):
     assert errors and all(e["code"] == "failed" and "node 'look_up' (Gather)" in e["message"] for e in errors), errors[:2]
 
 
+def test_stages(dir):
+    """A model of texts over several workers: the bytes of one, and texts that fail in the last of them fail alone, with the same words. What cannot be divided is
+    refused at once."""
+    nodes = [o.node("Gather", ["table", "input_ids"], ["h0"])]
+    weights = [o.floats("table", [512, 8], [(i * 7919 % 201 - 100) / 100 for i in range(512 * 8)]), o.floats("short", [215, 8], [i / 900 for i in range(215 * 8)])]
+    for i in range(4):
+        weights.append(o.floats(f"w{i}", [8, 8], [((i + 3) * k * 31 % 101 - 50) / 70 for k in range(64)]))
+        nodes += [o.node("MatMul", [f"h{i}", f"w{i}"], [f"p{i}"]), o.node("Tanh", [f"p{i}"], [f"h{i + 1}"])]
+    nodes += [o.node("Gather", ["short", "input_ids"], ["more"], name="look_up"), o.node("Add", ["h4", "more"], ["last_hidden_state"])]
+    model = text_model(dir, nodes, ["batch", "length", 8], initializers=weights)
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 120, text=lambda i: "ee is no row of the short table" if i % 40 == 7 else "a b " * (i % 5) + f"c {i}")
+    one = outputs(dir, model, inp, "--lanes", "1", want=3, name="one")
+    assert len(t.errors(one)) == 3 and all("node 'look_up' (Gather)" in e["message"] for e in t.errors(one)), t.errors(one)
+    t.same_output(one, outputs(dir, model, inp, "--lanes", "1", "--stages", "3", want=3, name="three"))
+    rc, _, err = t.run(t.run_args(model, inp, os.path.join(dir, "many"), "--stages", "8"))
+    assert rc == 2 and "cannot be cut into 8 stages: it is " in err, err
+    arrays = write(os.path.join(dir, "m", "scaled.onnx"), scaled())
+    rc, _, err = t.run(t.run_args(arrays, records(dir, [{"a": [1], "b": [1]}]), os.path.join(dir, "arrays"), "--stages", "2"))
+    assert rc == 2 and "takes arrays, not texts: such a model runs on one worker, whole" in err, err
+
+
 def test_the_digest_covers_external_data(dir):
     w = o.tensor("w", o.FLOAT, [1], external={"location": "w.bin"})
     m = o.model(o.graph([o.node("Mul", ["x", "w"], ["y"])], [o.value("x", o.FLOAT, ["batch"])], [o.value("y", o.FLOAT, ["batch"])], [w]))
