@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/sim/elastic.h"
+#include "tests/sim/gang_pool.h"
 
 static int bad;
 
@@ -95,6 +96,32 @@ static void day(void)
     }
 }
 
+/* Pipelines of four workers of unlike speeds: thirty of them do nearly thirty times what one does, and all workers are at work. */
+static void pipelines(void)
+{
+    static const uint32_t gangs[] = {1, 2, 4, 30};
+    double one = 0;
+    for (size_t i = 0; i <= 4; i++) {
+        struct gang_pool_config c = {.seed = 7, .workers = 4 * gangs[i < 4 ? i : 3], .stages = 4, .segments = 48, .spread = 2, .bytes_per_s = 50000, .work_s = 600, .load_ms = 2000,
+                                     .mean_life_s = i < 4 ? 0 : 600};
+        struct gang_pool_result r;
+        struct err e;
+        if (gang_pool_run(&c, &r, &e)) {
+            printf("FAILED: %u workers in pipelines: %s\n", c.workers, e.text);
+            bad++;
+            return;
+        }
+        double share = r.bytes_per_s / r.ideal_bytes_per_s;
+        printf("%-22s %7.1f s; %u workers, %u pipelines: %.3f of the workers' speed, %.3f in the middle third, %u cuts\n", i < 4 ? "pipelines" : "pipelines, losses",
+               r.makespan_s, c.workers, r.gangs, share, r.steady_bytes_per_s / r.ideal_bytes_per_s, r.cuts);
+        if (!i)
+            one = share;
+        must(i == 4 || r.gangs == gangs[i], "not all workers are in pipelines");
+        must(i == 4 || share > one * 0.95, "throughput does not grow with the number of pipelines");
+        must(share > (i < 4 ? 0.85 : 0.6), "pipelines reach too little of their workers' speed");
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : "";
@@ -106,6 +133,8 @@ int main(int argc, char **argv)
         churn(10, 0.8);
     if (!*only || !strcmp(only, "day"))
         day();
+    if (!*only || !strcmp(only, "pipelines"))
+        pipelines();
     if (!bad)
         printf("ok: elastic pools\n");
     return bad != 0;
