@@ -272,7 +272,7 @@ static void earlier(uint64_t *until, uint64_t ms)
 /* It waits for more, without an answer to what it has. */
 static int has_gone_quiet(struct child *ch, uint64_t now_ms, uint64_t *until)
 {
-    if (ch->unsent || ch->in < 0)
+    if (ch->unsent || ch->in < 0 || ch->ended)
         return 0;
     if (ch->quiet_due != ch->due_ms) { /* another record is due */
         ch->quiet_due = ch->due_ms;
