@@ -14,8 +14,8 @@
 #include "base/status.h"
 #include "workers/engine/ops/linear.h"
 
-/* Raised whenever the weights that a layer's name stands for change (the order of rows in a layer, what is folded into them), or the format does. How kernels
-   lay weights out is looked at each time and needs no number. */
+/* Raised whenever the weights that a layer's name stands for change (the order of rows in a layer, what is folded into them, a bit of f32's results, through which
+   vectors of distances have gone), or the format does. How kernels lay weights out is looked at each time and needs no number. */
 enum { PACKFILE_VERSION = 2 };
 #define PACKFILE_MOST_BYTES (UINT64_C(20) << 30) /* all files of a folder, unless told otherwise */
 
