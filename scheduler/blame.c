@@ -101,12 +101,6 @@ static void quarantine(struct sched *s, struct job *j, struct node *n, enum work
     core_touch_job(s, j);
 }
 
-/* Its own, or of a pipeline of which it is a member: then the head holds the lease, and whose segment a record kills cannot be chosen. */
-static int others_lease(const struct lease *l, const struct worker *w)
-{
-    return l->worker != w;
-}
-
 static void lone_crash(struct sched *s, struct job *j, struct node *n, const struct worker *w, enum worker_end how, int in_pipeline)
 {
     uint64_t host = w->host ? w->host->id : 0;
@@ -205,7 +199,7 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
     int stop = 0;
     if (guilty) {
         if (found == 1 && l->probe) {
-            lone_crash(s, j, lease_carve(s, l, only->record), w, how, others_lease(l, w) || w->gang);
+            lone_crash(s, j, lease_carve(s, l, only->record), w, how, gang_needs(w, j));
         } else {
             for (size_t i = 0; i < count && found; i++) {
                 struct node *n = suspects[i].epoch == l->epoch ? lease_carve(s, l, suspects[i].record) : NULL;
@@ -234,7 +228,7 @@ static void judge(struct sched *s, struct worker *w, struct lease *l, enum worke
         if (found == 1 && l->probe) {
             struct node *n = lease_carve(s, l, only->record);
             if (++n->losses >= s->config.max_loss_before_suspect)
-                lone_crash(s, j, n, w, how, others_lease(l, w) || w->gang); /* a record that takes the whole node along leaves no better evidence */
+                lone_crash(s, j, n, w, how, gang_needs(w, j)); /* a record that takes the whole node along leaves no better evidence */
         } else {
             struct node *n = l->first;
             int due = !n->probe && found && n->losses + 1u >= s->config.max_loss_before_suspect;
