@@ -328,7 +328,9 @@ static enum status attach(struct pipeline *p, struct held *h, struct err *e)
         set_current(s, c);
         log_info("job %" PRIu64 ": %zu steps, %d of them commands", h->job->id, c->count, c->commands);
     }
+    pthread_mutex_lock(&p->lock);
     h->chain = c;
+    pthread_mutex_unlock(&p->lock);
     return ST_OK;
 }
 

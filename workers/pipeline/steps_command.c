@@ -241,7 +241,8 @@ static void answered(void *arg, struct command_record *record, const struct comm
     root->many |= many;
     root->lost |= answer->end == COMMAND_NOT_DONE;
     root->bytes += bytes;
-    root->too_large |= root->bytes > STEPS_RECORD_BYTES;
+    if (root->bytes > STEPS_RECORD_BYTES)
+        root->too_large = 1;
     put_in_place(u, children);
     u->node.next = children;
     steps_settle(s, &u->node, &through);

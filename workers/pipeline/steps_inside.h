@@ -54,7 +54,8 @@ struct root {
     struct unit *first, *last;
     size_t open, rows;
     uint64_t bytes;          /* of all that it became so far */
-    int many, too_large, lost;
+    int many, lost;
+    atomic_int too_large;    /* looked at without the lock too */
     char *whole;             /* as it came, where fields may have to be kept from that */
     size_t whole_len;
 };
