@@ -193,6 +193,16 @@ static uint64_t run_bytes(const struct model_opts *o)
     return each > RUN_LEAST_BYTES ? each : RUN_LEAST_BYTES;
 }
 
+/* Nodes of a graph are not held by turns. What is said is the least that its weights come to in that precision. */
+static enum status fits_whole(const char *path, const struct model_opts *o, enum precision p, const struct graph_model_info *g, struct err *e)
+{
+    uint64_t least = g->part_bytes / (p == PREC_INT8 ? 4 : p == PREC_BF16 ? 2 : 1) + o->other_bytes;
+    if (!o->memory_bytes || least <= o->memory_bytes)
+        return ST_OK;
+    return err_set(e, ST_ENV, "'%s' takes more than %llu MiB and may take %llu: layers of an ONNX model are not held by turns; give it more with --memory, or cut it among workers with --stages",
+                   path, (unsigned long long)(least >> 20), (unsigned long long)(o->memory_bytes >> 20));
+}
+
 /* An ONNX file; all of it is read, m or not: only the finished graph tells what it gives. */
 static enum status read_onnx(const char *path, const char *folder, const char *file, const struct model_opts *o, enum precision p, const struct kernels *k,
                              struct model_config *c, struct model_info *i, struct model *m, struct cut *cut, struct err *e)
@@ -211,6 +221,8 @@ static enum status read_onnx(const char *path, const char *folder, const char *f
     struct graph_model_opts opts = {.text = has_tokenizer(folder), .precision = p, .pack = m ? m->pack : NULL, .run_bytes = run_bytes(o), .part = part,
                                     .first = o->first, .end = o->end};
     enum status st = graph_model_open(whole, k, &opts, &gm, e);
+    if (st == ST_OK && m)
+        st = fits_whole(path, o, p, graph_model_info(gm), e);
     if (st == ST_OK) {
         i->arrays = !graph_model_info(gm)->text;
         st = i->arrays ? onnxarrays_open(gm, folder, o, c, &arrays, e) : onnxtext_open(gm, folder, o, k, c, &text, e);

@@ -166,6 +166,20 @@ static enum status open_head(struct onnxtext *t, const char *folder, struct mode
     return st;
 }
 
+/* What crosses the cut behind a part is kept by its lane until the next run. */
+static enum status weigh_carried(const struct graph_lane *l, size_t *bytes, struct err *e)
+{
+    struct carry_out o = {0};
+    enum status st = carry_begin(&o, 0, 1, e);
+    if (st == ST_OK)
+        st = carry_run(&o, 1, &(uint32_t){0}, e);
+    if (st == ST_OK)
+        st = graph_lane_carry(l, &o, e);
+    *bytes += o.b.cap;
+    buf_release(&o.b);
+    return st;
+}
+
 /* A text of nothing in particular. */
 static enum status trial(struct onnxtext *t, uint32_t tokens, size_t *bytes, struct err *e)
 {
@@ -182,6 +196,8 @@ static enum status trial(struct onnxtext *t, uint32_t tokens, size_t *bytes, str
     if (st == ST_OK && graph_model_is_first(t->gm) && graph_model_is_last(t->gm))
         st = graph_lane_rows(l, t->output, &rows, &t->given, &t->rows_are_tokens, e);
     *bytes = graph_lane_bytes(l);
+    if (st == ST_OK && !graph_model_is_last(t->gm))
+        st = weigh_carried(l, bytes, e);
     graph_lane_free(l);
     return st;
 }

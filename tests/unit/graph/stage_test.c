@@ -792,6 +792,14 @@ static void test_memory(void **state)
     assert_int_equal(model_open(path, &(struct model_opts){.part = 1, .first = 2, .end = c.count + 1}, &m, &e), ST_USER);
     if (!strstr(e.text, "of a model with"))
         fail_msg("%s", e.text);
+    /* nor does it take more than it may */
+    assert_int_equal(model_open(path, &(struct model_opts){.memory_bytes = 30 << 20}, &m, &e), ST_ENV);
+    if (!strstr(e.text, "takes more than 32 MiB and may take 30: layers of an ONNX model are not held by turns"))
+        fail_msg("%s", e.text);
+    must(model_open(path, &(struct model_opts){.memory_bytes = 30 << 20, .precision = "int8"}, &m, &e), &e, path);
+    model_free(m);
+    must(model_open(path, &(struct model_opts){.memory_bytes = 30 << 20, .part = 1, .end = c.count / 2}, &m, &e), &e, path);
+    model_free(m);
     cut_release(&c);
     mem_free(path);
 }
