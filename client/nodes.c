@@ -49,7 +49,7 @@ static const struct opt_command table = {
     .name = "ebb nodes",
     .summary = "list the nodes that lend themselves to a pool, and how each is",
     .details = "A node is lent by an ebb-agent on it. `free`: workers may run there, so many of as many as there is room for; `frozen`: they stand still; `leaving`: they commit what "
-               "they have and go; `away`: none may run; `silent`: its agent says nothing. LOAD is that of others, in cores; MEMORY is what is available.",
+               "they have and go; `away`: none may run; `silent`: its agent says nothing; after two minutes the node is forgotten. LOAD is that of others, in cores; MEMORY is what is available.",
     .examples = "  ebb nodes",
     .opts = opts,
     .opt_count = COUNT(opts)};
