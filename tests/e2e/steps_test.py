@@ -210,6 +210,43 @@ def test_only_the_record_is_blamed(dir):
     assert [r["id"] for r in t.rows(out)] == [f"r{i}" for i in range(300) if i not in odd]
 
 
+def test_a_retry_puts_children_in_their_place(dir):
+    """records that failed come to several rows, to one or to none, between rows that stay"""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 300, words=6)
+    mended = os.path.join(dir, "mended")
+    script = write(dir, "moody.py", f"""
+import json, os, sys
+for line in sys.stdin:
+    r = json.loads(line)
+    n = int(r["id"][1:])
+    if n % 9 in (3, 4, 7) and not os.path.exists({mended!r}):
+        r = {{"error": "not yet"}}
+    elif n % 5 == 4:
+        r = None
+    else:
+        r = [{{"id": r["id"], "text": w}} for w in r["text"].split()[: n % 4]]
+    print(json.dumps(r), flush=True)
+""")
+    steps = [f"command={sys.executable} {script}", f"model={t.tiny_model()}"]
+    steps_run(steps, inp, os.path.join(dir, "out"), want=3)
+    assert len(t.errors(os.path.join(dir, "out"))) == 99
+    t.open_gate(mended)
+    steps_run(steps, inp, os.path.join(dir, "out"), "--retry")
+    steps_run(steps, inp, os.path.join(dir, "at_once"))
+    t.same_output(os.path.join(dir, "out"), os.path.join(dir, "at_once"))
+
+
+def test_a_record_that_kills_the_worker_in_a_step(dir):
+    """found, tried alone, named; its siblings' records pass"""
+    inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 120, text=lambda i: "EBB_TEST_CRASH here" if i == 77 else None)
+    clean = write(dir, "pass.py", "import sys\nfor line in sys.stdin:\n    print(line, end='', flush=True)\n")
+    out = os.path.join(dir, "out")
+    steps_run([f"command={sys.executable} {clean}", f"model={t.tiny_kind(*CLASSIFY)}", f"model={t.tiny_model()}"], inp, out, "--keep", "label", want=3, env={"EBB_TEST_HOOK": "1"})
+    found = t.errors(out)
+    assert [(x["line"], x["code"]) for x in found] == [(78, "crashed")], found
+    assert [r["id"] for r in t.rows(out)] == [f"r{i}" for i in range(120) if i != 77]
+
+
 def test_a_command_that_never_works_holds_the_job(dir):
     inp = t.write_jsonl(os.path.join(dir, "in.jsonl"), 200)
     out = os.path.join(dir, "out")
