@@ -151,7 +151,7 @@ OBJ_sim := $(call OBJ,tests/sim/sim.c tests/sim/net.c tests/sim/daemon.c tests/s
 OBJ_mutants := $(patsubst %.c,$(B)/obj-mutants/%.o,$(SRC_scheduler))
 $(B)/tests/sim: $(call OBJ,tests/sim/main.c) $(OBJ_sim) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)
-$(B)/tests/sim_elastic: $(call OBJ,tests/sim/elastic_main.c tests/sim/elastic.c tests/sim/gang_pool.c) $(call LIBS_OF,scheduler base)
+$(B)/tests/sim_elastic: $(call OBJ,tests/sim/elastic_main.c tests/sim/elastic.c tests/sim/elastic_worker.c tests/sim/elastic_world.c tests/sim/gang_pool.c) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)
 $(B)/tests/sim_mutants: $(call OBJ,tests/sim/mutants.c) $(OBJ_sim) $(OBJ_mutants) $(call LIBS_OF,base)
 	$(call LINK,$^)
@@ -159,7 +159,7 @@ $(B)/obj-mutants/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	@echo '  CC    $< (mutants)'
 	$(Q)$(CC) $(CFLAGS) -DSCHED_MUTANTS -MMD -MP -c $< -o $@
-$(B)/bench/elastic: $(call OBJ,bench/elastic.c tests/sim/elastic.c) $(call LIBS_OF,scheduler base)
+$(B)/bench/elastic: $(call OBJ,bench/elastic.c tests/sim/elastic.c tests/sim/elastic_worker.c tests/sim/elastic_world.c) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)
 $(B)/bench/gangs: $(call OBJ,bench/gangs.c tests/sim/gang_pool.c) $(call LIBS_OF,scheduler base)
 	$(call LINK,$^)
