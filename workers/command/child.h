@@ -34,7 +34,7 @@ struct child {
     struct buf text;                   /* what it said and was not looked at yet: from `begun` on */
     size_t begun, searched;            /* no line end before `searched` */
     int ended;                         /* its output */
-    uint64_t lines;                    /* answers, good ones */
+    uint64_t lines, answers;           /* good lines; of these, those that were sure to be their record's */
     int echoes;                        /* answers carry their record's id */
     int alone;                         /* it has a suspect */
     int retiring;                      /* gets no more records */

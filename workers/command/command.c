@@ -38,6 +38,7 @@
 #define QUIET_MAX_MS 8000
 #define LATE_MS 1000             /* later than that by ourselves: we were stopped */
 #define FIRST_SLACK_MS 5000
+#define UNPROVEN_MS 10000        /* a child without its first answer keeps the next one from starting for so long */
 
 /* Lists ---------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -161,16 +162,16 @@ static void start_for(struct command *c, struct command_record *r, uint64_t now_
     child_give(ch, r, now_ms);
 }
 
-/* May one more begin? One at a time until it has shown that it can answer; suspects of a command that has can wait for nobody. */
 static int may_start(const struct command *c, uint64_t now_ms)
 {
     return c->count < c->o.children && now_ms >= c->start_after_ms;
 }
 
-static int unanswered(const struct command *c, int suspects_too)
+/* One child at a time, until it has shown that it can answer, or takes long over it. Suspects of a command that can are in nobody's way. */
+static int unanswered(const struct command *c, int suspects_too, uint64_t now_ms)
 {
     for (const struct child *ch = c->children; ch; ch = ch->next)
-        if (ch->state == CHILD_UP && !ch->lines && (!ch->alone || suspects_too))
+        if (ch->state == CHILD_UP && !ch->lines && now_ms < ch->started_ms + UNPROVEN_MS && (!ch->alone || suspects_too))
             return 1;
     return 0;
 }
@@ -228,7 +229,7 @@ static void give(struct command *c, uint64_t now_ms)
         }
         return;
     }
-    while (c->suspects.count && may_start(c, now_ms) && (c->proven ? 1 : !unanswered(c, 1))) {
+    while (c->suspects.count && may_start(c, now_ms) && (c->proven ? 1 : !unanswered(c, 1, now_ms))) {
         if (c->streak && c->waiting.count)
             break; /* is it the record or the command? Another record tells */
         start_for(c, list_take(&c->suspects), now_ms);
@@ -237,7 +238,7 @@ static void give(struct command *c, uint64_t now_ms)
     }
     /* one more, where all were busy for a while; a first one at once */
     int few = !serving(c) || (c->full_ms && now_ms >= c->full_ms + FULL_MS);
-    if (c->waiting.count && few && may_start(c, now_ms) && !unanswered(c, !c->proven)) {
+    if (c->waiting.count && few && may_start(c, now_ms) && !unanswered(c, !c->proven, now_ms)) {
         c->full_ms = 0;
         start_for(c, list_take(&c->waiting), now_ms);
         if (down)

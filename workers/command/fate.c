@@ -119,8 +119,13 @@ static void again_later(struct command *c, struct command_record *r, const struc
 }
 
 /* r, which was taken off its child, has its answer for sure. */
-static void settle(struct command *c, struct command_record *r, const struct answer *a, const char *line, size_t len, uint64_t now_ms)
+static void settle(struct command *c, struct child *ch, struct command_record *r, const struct answer *a, const char *line, size_t len, uint64_t now_ms)
 {
+    ch->answers++;
+    c->proven = 1;
+    if (c->streak)
+        c->start_after_ms = 0;
+    c->streak = c->distinct = 0;
     r->suspect = 0;
     if (r == &c->control) {
         leave(c, r, NULL);
@@ -154,7 +159,7 @@ static void settle_kept(struct command *c, struct child *ch, uint64_t now_ms)
             fate_again(c, r);
             continue;
         }
-        settle(c, r, &c->answer, r->kept, r->kept_len, now_ms);
+        settle(c, ch, r, &c->answer, r->kept, r->kept_len, now_ms);
     }
 }
 
@@ -261,7 +266,7 @@ void fate_failed(struct command *c, struct child *ch, enum command_error error, 
     if (may_note(c, now_ms))
         log_warn("%s: command %" PRIu32 ": it %s%s%s; %s", c->name, ch->number, why, *last ? ": " : "", last,
                  alone ? "it had this record alone" : "the record that was due runs again alone, the others without blame");
-    int is_fault = ch->lines == 0 && suspect && fruitless(c, suspect, why, tail, error == COMMAND_CRASHED && ch->cannot, now_ms);
+    int is_fault = ch->answers == 0 && suspect && fruitless(c, suspect, why, tail, error == COMMAND_CRASHED && ch->cannot, now_ms);
     if (!suspect)
         return;
     if (is_fault || suspect == &c->control) {
@@ -370,10 +375,6 @@ void fate_line(struct command *c, struct child *ch, const char *line, size_t len
         fate_failed(c, ch, COMMAND_GARBAGE, "answered before it had read the record", now_ms);
         return;
     }
-    c->proven = 1;
-    if (c->streak)
-        c->start_after_ms = 0;
-    c->streak = c->distinct = 0;
     uint64_t now_ns = clock_ns();
     if (ch->lines++ == 0)
         first_answer(c, ch, now_ms);
@@ -407,7 +408,7 @@ void fate_line(struct command *c, struct child *ch, const char *line, size_t len
     }
     ch->kept++; /* for child_take: it is answered */
     child_take(ch);
-    settle(c, r, &c->answer, line, len, now_ms);
+    settle(c, ch, r, &c->answer, line, len, now_ms);
 }
 
 void fate_quiet(struct command *c, struct child *ch, uint64_t now_ms)
@@ -465,6 +466,9 @@ void fate_ended(struct command *c, struct child *ch, int status, uint64_t now_ms
     if (ch->load) {
         if (number == SIGTERM || number == SIGINT || number == SIGHUP || (number == SIGKILL && !oom)) {
             fate_lost(c, ch, why, now_ms);
+        } else if (ch->hung && WIFEXITED(status)) {
+            snprintf(why, sizeof why, "passed the record over: when its input was closed it ended (exit status %d) without an answer", WEXITSTATUS(status));
+            fate_failed(c, ch, COMMAND_MISSING, why, now_ms);
         } else if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
             fate_failed(c, ch, COMMAND_MISSING, "ended (exit status 0) before it answered", now_ms);
         } else {
@@ -481,7 +485,7 @@ void fate_ended(struct command *c, struct child *ch, int status, uint64_t now_ms
     }
     if (ch->state == CHILD_UP && !c->over && !ch->batch && may_note(c, now_ms)) {
         noise_words(&ch->noise, 1, last, sizeof last);
-        log_warn("%s: command %" PRIu32 ": it %s after %" PRIu64 " answers, where it should go on until its input ends%s%s", c->name, ch->number, why, ch->lines,
+        log_warn("%s: command %" PRIu32 ": it %s after %" PRIu64 " answers, where it should go on until its input ends%s%s", c->name, ch->number, why, ch->answers,
                  *last ? ": " : "", last);
     }
 }

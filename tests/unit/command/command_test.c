@@ -723,6 +723,7 @@ static void dies_at_once(void **state)
         {"echo loading the model; cat", "it answered with a line that is not JSON: 'loading the model'"},
         {"exec >&-; cat >/dev/null", "it closed its standard output before it answered"},
         {"kill -SEGV $$", "it died of signal 11"},
+        {"yes '{}'", "it answered with more lines than it was given records"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         struct run x;
