@@ -122,12 +122,14 @@ static void must(enum status st, const struct err *e, const char *what)
         fail_msg("%s: %s", what, e->text);
 }
 
+static const char *precision, *pack_dir; /* of the rigs that follow */
+
 static void open_rig(struct rig *r, const char *path, const char *task)
 {
     struct err e;
     struct model_info info;
     struct cut c = {.tokens = 20};
-    *r = (struct rig){.path = path, .o = {.task = task}};
+    *r = (struct rig){.path = path, .o = {.task = task, .precision = precision, .pack_dir = pack_dir}};
     must(model_open(path, &r->o, &r->whole, &e), &e, path);
     must(model_ctx_new(r->whole, TOKENS_MOST, RECORDS, &r->whole_ctx, &e), &e, path);
     must(model_probe_cut(path, &r->o, &info, &c, &e), &e, path);
@@ -311,6 +313,36 @@ static void test_texts(void **state)
         close_rig(&r);
         mem_free(path);
     }
+}
+
+/* Of less precision, and with weights in one file for all parts: made by the first of them, mapped by the others. */
+static void test_precisions(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"f32", "bf16", "int8"};
+    char *packs = mem_printf("%s/packs", dir), *path = text_model("precisions", "tests/golden/exports/electra-sdpa-17.onnx");
+    for (int i = 0; i < 3; i++)
+        for (int again = 0; again < 2; again++) {
+            struct rig r;
+            struct given g;
+            struct model *m;
+            struct err e;
+            precision = words[i];
+            pack_dir = packs;
+            if (!again) { /* a part begins */
+                must(model_open(path, &(struct model_opts){.precision = precision, .pack_dir = pack_dir, .part = 1, .first = 2, .end = 4}, &m, &e), &e, path);
+                model_free(m);
+            }
+            open_rig(&r, path, NULL);
+            give_texts(&g, 20, 8);
+            assert_int_equal(all_cuts(&r, &g), 0);
+            open_part(&r, 1, r.segments);
+            assert_true(!again || model_info(r.part[1][r.segments])->shared_bytes > 0);
+            close_rig(&r);
+        }
+    precision = pack_dir = NULL;
+    mem_free(packs);
+    mem_free(path);
 }
 
 /* Arrays -------------------------------------------------------------------------------------------------------------------------------------- */
@@ -599,7 +631,8 @@ static void test_made_of_constants(void **state)
     ow_ints(&w, "sizes", 2, (int64_t[]){16, 263000});
     ow_ints(&w, "axis", 1, (int64_t[]){1});
     ow_node(&w, "ConstantOfShape", "sizes", "zeros", NULL);
-    ow_node(&w, "Cos", "zeros", "ones", NULL);
+    ow_tensor(&w, "one", OW_F32, 0, NULL, &(float){1}, 4);
+    ow_node(&w, "Add", "zeros one", "ones", NULL);
     layers(&w, "x", 0, 3, 16);
     ow_node(&w, "MatMul", "h2 ones", "y", NULL);
     ow_node(&w, "ReduceMax", "y", "m", "axes=1, keepdims=1");
@@ -1019,7 +1052,7 @@ static void test_memory_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),      cmocka_unit_test(test_exported),   cmocka_unit_test(test_outputs), cmocka_unit_test(test_quantised), cmocka_unit_test(test_control),
+        cmocka_unit_test(test_texts),      cmocka_unit_test(test_precisions), cmocka_unit_test(test_exported),   cmocka_unit_test(test_outputs), cmocka_unit_test(test_quantised), cmocka_unit_test(test_control),
         cmocka_unit_test(test_mixing),     cmocka_unit_test(test_failing),    cmocka_unit_test(test_late_texts), cmocka_unit_test(test_taken_out), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_damage),     cmocka_unit_test(test_memory_out), cmocka_unit_test(test_sequence), cmocka_unit_test(test_made_of_constants), cmocka_unit_test(test_strings),
     };
