@@ -53,7 +53,7 @@ SRC_storage   := storage/walk.c storage/source.c storage/dataset.c storage/infla
                  storage/errline.c storage/part.c storage/output.c storage/outfiles.c storage/overlap.c storage/errwalk.c storage/asmstate.c \
                  storage/assemble.c storage/merge.c storage/finish.c storage/asmerrors.c storage/manifest.c storage/onnxdir.c storage/modeldir.c
 SRC_scheduler := scheduler/core.c scheduler/ledger.c scheduler/span.c scheduler/lease.c scheduler/lease_commit.c scheduler/lease_cut.c \
-                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/gang.c scheduler/gang_form.c scheduler/gang_plan.c scheduler/gang_view.c \
+                 scheduler/job.c scheduler/worker.c scheduler/share.c scheduler/gang.c scheduler/gang_tend.c scheduler/gang_form.c scheduler/gang_plan.c scheduler/gang_view.c \
                  scheduler/blame.c scheduler/scale.c scheduler/scale_job.c scheduler/view.c scheduler/sched.c \
                  scheduler/plan_graph.c scheduler/plan_exact.c scheduler/plan_price.c scheduler/plan.c scheduler/slices.c
 SRC_text   := workers/text/unicode.c workers/text/unicode_tables.c workers/text/charsmap.c workers/text/normalize.c workers/text/trace.c \

@@ -1,7 +1,7 @@
 /* Gangs: the workers of one pipeline. They hold a job's model together, a run of segments each; one of them, the head, holds the leases.
 
-   gang.c: the life of a gang, what its members say. gang_form.c: which workers become one, and when. gang_plan.c: who holds which segments.
-   gang_view.c: what people see.
+   gang.c: what a worker is good for, how it comes and goes, what members say. gang_tend.c: what is to be done about gangs at the end of a step. gang_form.c: which
+   workers become one, and when. gang_plan.c: who holds which segments. gang_view.c: what people see.
 
    A worker leaves its gang without memory being needed (gang_leave): the gang is then broken, and cut anew or dissolved by gang_update in the same
    step, or, when memory is out, in a later one. */
@@ -62,7 +62,7 @@ enum status gang_profiled(struct sched *s, const struct sched_event *ev, struct 
 enum status gang_stage_ready(struct sched *s, const struct sched_event *ev, struct err *e);
 enum status gang_stage_fault(struct sched *s, const struct sched_event *ev, struct err *e);
 
-/* Broken gangs are cut anew or dissolved, new ones formed. At the end of each step, before leases are handed out. Makes its own room. */
+/* gang_tend.c: broken gangs are cut anew or dissolved, new ones formed. At the end of each step, before leases are handed out. Makes its own room. */
 void gang_update(struct sched *s);
 /* w cannot be used any more, or left of itself. No room is needed. */
 void gang_leave(struct sched *s, struct worker *w);
@@ -71,6 +71,10 @@ void gang_again(struct sched *s, struct worker *w);
 /* Leases are given back already, or stay with the head. No room is needed. */
 void gang_end(struct sched *s, struct gang *g);
 void gang_forget(struct worker *w); /* its profiles */
+/* It measures a model from now on; 0: no more. */
+void gang_profiling(struct sched *s, struct worker *w, uint64_t model_key);
+/* SEND_STAGE or SEND_STAGE_GO, to a member. Room: 1 message */
+void gang_send(struct sched *s, enum sched_action_kind kind, const struct gang *g, const struct worker *w);
 /* Something of the head's was committed: the pipeline works. */
 void gang_progress(struct worker *w);
 void gang_set_state(struct sched *s, struct gang *g, enum gang_state to);
@@ -104,6 +108,9 @@ struct gang_division {
 };
 /* The best division of j's model among these (at most GANG_MOST, all with a profile of equally many segments); some may stay unused. ST_USER: they cannot hold it. */
 enum status gang_divide(const struct job *j, struct worker *const *among, size_t count, struct gang_division *out, struct err *e);
+/* Of a group, whose first `fixed` take part; their order changes: `from` to `to` workers, as few as can; the fastest, or if these cannot hold the model those with
+   the most memory. ST_OK with count 0: they cannot. */
+enum status gang_choose(const struct job *j, struct worker **among, size_t n, size_t fixed, size_t from, size_t to, struct gang_division *out, struct err *e);
 /* The largest load, as the profiles are now. INFINITY: one is not known. */
 double gang_bottleneck(const struct gang *g);
 uint64_t gang_memory(const struct worker *w, const struct profile *p); /* for weights; 0: none */

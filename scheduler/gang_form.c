@@ -101,7 +101,8 @@ static void survey(struct sched *s, struct job *j)
         if (gang_may_join(s, w, j) && !(w->leases && w->leases->job != j && w->leases->job->row.params.priority > j->row.params.priority))
             s->pick[n++] = w;
     }
-    qsort(s->pick, n, sizeof(struct worker *), by_group_and_memory);
+    if (n > 1)
+        qsort(s->pick, n, sizeof(struct worker *), by_group_and_memory);
     uint32_t most = 0, least = 0;
     for (size_t i = 0, from = 0; i <= n; i++) {
         if (i < n && same_group(j, s->pick[i], s->pick[from]))
@@ -130,11 +131,6 @@ static void survey(struct sched *s, struct job *j)
 
 /* Choosing ----------------------------------------------------------------------------------------------------------------------- */
 
-static double time_of(const struct worker *w, const struct job *j)
-{
-    return gang_profile(w, j->row.params.model_key)->time_ms;
-}
-
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -151,65 +147,6 @@ static uint64_t name_set(const struct job *j, struct worker *const *among, size_
         x += mix(among[i]->id ^ mix(p ? p->version + 1 : 0) ^ mix(among[i]->memory_bytes));
     }
     return x | 1;
-}
-
-/* first ... first + count - 1 of `among` become the fastest (or those with the most memory) of all n; `fixed` in front stay. */
-static void bring_front(const struct job *j, struct worker **among, size_t n, size_t fixed, size_t count, int memory)
-{
-    for (size_t i = fixed; i < count && i < n; i++) {
-        size_t best = i;
-        for (size_t k = i + 1; k < n; k++) {
-            const struct worker *a = among[k], *b = among[best];
-            int better;
-            if (memory)
-                better = a->memory_bytes != b->memory_bytes ? a->memory_bytes > b->memory_bytes || !a->memory_bytes : a->id < b->id;
-            else
-                better = time_of(a, j) < time_of(b, j) || (!(time_of(b, j) < time_of(a, j)) && a->id < b->id);
-            if (better)
-                best = k;
-        }
-        struct worker *w = among[best];
-        among[best] = among[i];
-        among[i] = w;
-    }
-}
-
-static int enough_memory(const struct job *j, struct worker *const *among, size_t n)
-{
-    const struct profile *first = gang_profile(among[0], j->row.params.model_key);
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t has = gang_memory(among[i], gang_profile(among[i], j->row.params.model_key));
-        if (has >= first->weight_bytes || (sum += has) >= first->weight_bytes)
-            return 1;
-    }
-    return 0;
-}
-
-/* k of them: the fastest, or if these cannot hold the model those with the most memory. */
-static enum status try_size(struct job *j, struct worker **among, size_t n, size_t fixed, size_t k, struct gang_division *out, struct err *e)
-{
-    enum status st = ST_USER;
-    for (int memory = 0; memory <= 1 && st == ST_USER; memory++) {
-        bring_front(j, among, n, fixed, k, memory);
-        if (enough_memory(j, among, k))
-            st = gang_divide(j, among, k, out, e);
-        if (k == n)
-            break;
-    }
-    return st;
-}
-
-/* Of a group; the first `fixed` take part. `from` to `to` workers, as few as can. Count 0: they cannot. */
-static enum status choose(struct job *j, struct worker **among, size_t n, size_t fixed, size_t from, size_t to, struct gang_division *out, struct err *e)
-{
-    enum status st = ST_USER;
-    *out = (struct gang_division){.count = 0};
-    for (size_t k = from > fixed ? from : fixed; k <= to && k <= n && st == ST_USER; k++)
-        st = try_size(j, among, n, fixed, k, out, e);
-    if (st == ST_USER)
-        *out = (struct gang_division){.count = 0};
-    return st == ST_NOMEM ? st : ST_OK;
 }
 
 /* Two that do not reach each other are not both taken where there are others. */
@@ -276,7 +213,7 @@ enum status gang_redivide(struct sched *s, struct gang *g, struct gang_division 
     least = least < most ? least : most;
     least = least < n ? least : n;
     g->tried = name_set(j, s->pick, n);
-    enum status st = choose(j, s->pick, n, 1, least, most, out, e);
+    enum status st = gang_choose(j, s->pick, n, 1, least, most, out, e);
     j->gang_better_ms = s->now_ms + BETTER_MS;
     return st;
 }
@@ -342,14 +279,9 @@ void gang_cut(struct sched *s, struct gang *g, const struct gang_division *d)
         w->stage = i;
         w->stranded_ms = 0;
         worker_refresh(s, w);
-        struct sched_action *a = core_message(s, SCHED_DO_SEND_STAGE, g->job->row.id, w->id, 0);
-        a->u.stage.gang = g->id;
-        a->u.stage.cut = g->cut;
-        a->u.stage.head = head->id;
-        a->u.stage.count = d->count;
-        for (uint32_t k = 0; k < d->count; k++)
-            a->u.stage.members[k] = (struct sched_member){d->members[k].worker->id, d->members[k].first, d->members[k].end};
     }
+    for (uint32_t i = 0; i < d->count; i++)
+        gang_send(s, SCHED_DO_SEND_STAGE, g, g->members[i].worker);
     if (g->state != GANG_LOADING)
         gang_set_state(s, g, GANG_LOADING);
     describe(s, g);
@@ -440,9 +372,9 @@ static int form_among(struct sched *s, struct job *j, size_t n)
             most = (size_t)(allowed(j) + has);
         if (size < least || most < least)
             continue;
-        enum status st = choose(j, group, size, fixed, least, most, &d, &e);
+        enum status st = gang_choose(j, group, size, fixed, least, most, &d, &e);
         if (st == ST_OK && fixed && !d.count)
-            st = choose(j, group, size, 0, least, most, &d, &e);
+            st = gang_choose(j, group, size, 0, least, most, &d, &e);
         if (st != ST_OK)
             return -1;
         if (d.count == 1) {
@@ -467,10 +399,7 @@ static int ask(struct sched *s, struct job *j, struct worker *w)
     if (core_room(s, 0, 1, 0, 0))
         return -1;
     core_message(s, SCHED_DO_SEND_PROFILE, j->row.id, w->id, 0);
-    s->profiling++;
-    w->profiling = j->row.params.model_key;
-    w->profile_ms = w->profile_sent_ms = s->now_ms;
-    worker_refresh(s, w); /* out of the idle ones */
+    gang_profiling(s, w, j->row.params.model_key);
     return 0;
 }
 
@@ -577,7 +506,7 @@ static int improve(struct sched *s, struct gang *g)
         }
     n = alike(j, s->pick, n);
     n = keep_apart(s, j, s->pick, n, 1, 2);
-    enum status st = choose(j, s->pick, n, 1, most < n ? most : n, most, &d, &e);
+    enum status st = gang_choose(j, s->pick, n, 1, most < n ? most : n, most, &d, &e);
     if (st != ST_OK) {
         g->tried = tried;
         return -1;

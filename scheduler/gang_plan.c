@@ -114,3 +114,68 @@ out:
     mem_free(times);
     return st;
 }
+
+/* Choosing ----------------------------------------------------------------------------------------------------------------------- */
+
+static double time_of(const struct worker *w, const struct job *j)
+{
+    return gang_profile(w, j->row.params.model_key)->time_ms;
+}
+
+/* first ... first + count - 1 of `among` become the fastest (or those with the most memory) of all n; `fixed` in front stay. */
+static void bring_front(const struct job *j, struct worker **among, size_t n, size_t fixed, size_t count, int memory)
+{
+    for (size_t i = fixed; i < count && i < n; i++) {
+        size_t best = i;
+        for (size_t k = i + 1; k < n; k++) {
+            const struct worker *a = among[k], *b = among[best];
+            int better;
+            if (memory)
+                better = a->memory_bytes != b->memory_bytes ? a->memory_bytes > b->memory_bytes || !a->memory_bytes : a->id < b->id;
+            else
+                better = time_of(a, j) < time_of(b, j) || (!(time_of(b, j) < time_of(a, j)) && a->id < b->id);
+            if (better)
+                best = k;
+        }
+        struct worker *w = among[best];
+        among[best] = among[i];
+        among[i] = w;
+    }
+}
+
+static int enough_memory(const struct job *j, struct worker *const *among, size_t n)
+{
+    const struct profile *first = gang_profile(among[0], j->row.params.model_key);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t has = gang_memory(among[i], gang_profile(among[i], j->row.params.model_key));
+        if (has >= first->weight_bytes || (sum += has) >= first->weight_bytes)
+            return 1;
+    }
+    return 0;
+}
+
+/* k of them: the fastest, or if these cannot hold the model those with the most memory. */
+static enum status try_size(const struct job *j, struct worker **among, size_t n, size_t fixed, size_t k, struct gang_division *out, struct err *e)
+{
+    enum status st = ST_USER;
+    for (int memory = 0; memory <= 1 && st == ST_USER; memory++) {
+        bring_front(j, among, n, fixed, k, memory);
+        if (enough_memory(j, among, k))
+            st = gang_divide(j, among, k, out, e);
+        if (k == n)
+            break;
+    }
+    return st;
+}
+
+enum status gang_choose(const struct job *j, struct worker **among, size_t n, size_t fixed, size_t from, size_t to, struct gang_division *out, struct err *e)
+{
+    enum status st = ST_USER;
+    *out = (struct gang_division){.count = 0};
+    for (size_t k = from > fixed ? from : fixed; k <= to && k <= n && st == ST_USER; k++)
+        st = try_size(j, among, n, fixed, k, out, e);
+    if (st == ST_USER)
+        *out = (struct gang_division){.count = 0};
+    return st == ST_NOMEM ? st : ST_OK;
+}
