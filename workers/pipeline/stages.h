@@ -13,7 +13,12 @@
 #include "workers/pipeline/pipeline.h"
 #include "workers/pipeline/queue.h"
 
-#define STACK_BYTES (1u << 20) /* of each thread */
+/* Of each thread. The thread sanitizer keeps most of a MiB of its own there. */
+#if defined __SANITIZE_THREAD__
+#define STACK_BYTES (4u << 20)
+#else
+#define STACK_BYTES (1u << 20)
+#endif
 
 struct stage {               /* one thread */
     struct pipeline *pipeline;
