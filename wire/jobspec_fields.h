@@ -51,7 +51,7 @@ void steps_release(struct step_specs *s);
 MUST_USE enum status steps_add(struct step_specs *s, struct err *e); /* an empty one at the end */
 /* "model=DIR,precision=int8": a comma begins a new key only where one with its '=' follows. */
 MUST_USE enum status steps_add_flag(struct step_specs *s, const char *text, struct err *e);
-/* Into the last one. base: as for field_put_text. ST_USER: what is wrong with key or value, without a place. */
+/* Into the last one. base: as for field_put_text; "": paths stay as they are. ST_USER: what is wrong with key or value, without a place. */
 MUST_USE enum status steps_put(struct step_specs *s, const char *key, const char *text, const char *base, struct err *e);
 /* What follows from the others, once all keys of the last one are there. */
 MUST_USE enum status steps_complete(struct step_specs *s, const char *base, struct err *e);

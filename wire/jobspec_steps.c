@@ -99,6 +99,8 @@ static enum status unknown(const char *key, struct err *e)
 
 static enum status put_path(char **to, const char *text, const char *base, struct err *e)
 {
+    if (base && !*base)
+        return field_set_text(to, text, e);
     char *joined = base && *text != '/' ? path_join(base, text) : NULL, *path = NULL, here[4096];
     if (!base && *text != '/' && !getcwd(here, sizeof here))
         return err_errno(e, ST_ENV, errno, "'%.200s' cannot be looked for: there is no current folder any more", text);
@@ -239,7 +241,7 @@ enum status steps_from_json(struct step_specs *s, json_t *v, struct err *e)
                 continue;
             else if (!text)
                 return err_set(e, ST_USER, "'%.80s' of step %zu of a job wants a text or a number", key, i + 1);
-            TRY(steps_put(s, key, text ? text : number, NULL, e));
+            TRY(steps_put(s, key, text ? text : number, "", e));
         }
         if (s->items[s->count - 1].command && !s->items[s->count - 1].timeout)
             s->items[s->count - 1].timeout = TIMEOUT_MS;
