@@ -1,5 +1,6 @@
 #include "workers/engine/graphmodel.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -346,6 +347,7 @@ enum status graph_model_open(const char *path, const struct kernels *k, const st
         *out = m;
     else
         graph_model_free(m);
+    malloc_trim(0); /* the file, and what parts of it were let go, came to more than stays */
     return st;
 }
 
