@@ -28,6 +28,7 @@
 #include "base/path.h"
 #include "wire/process.h"
 #include "workers/agent/cgroup.h"
+#include "workers/agent/family.h"
 
 #define AT_ONCE_MS 5000
 #define BACK_OFF_MS 500
@@ -275,11 +276,10 @@ int guests_start(struct guests *g, uint32_t lanes, uint64_t memory_bytes, uint64
 
 /* Holding and ending ------------------------------------------------------------------------------------------------------------------ */
 
-/* Each guest leads a group of processes of its own. It is our child, so that the number is nobody else's before it is reaped. */
+/* Each guest leads a session of its own. It is our child, so that the number is nobody else's before it is reaped. */
 static void signal_one(const struct guest *x, int number)
 {
-    if (kill(-x->pid, number))
-        kill(x->pid, number); /* it has not come so far as to have one */
+    family_signal(x->pid, number);
 }
 
 void guests_freeze(struct guests *g)
@@ -361,19 +361,7 @@ int guests_end_one(struct guests *g, uint64_t number, int gently, const char *wh
 
 uint64_t guests_ticks_of(int pid)
 {
-    char path[64], text[1024];
-    unsigned long long t[4];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[n > 0 ? n : 0] = 0;
-    const char *p = strrchr(text, ')');
-    /* user, system, and of children that were waited for */
-    return p && sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3]) == 4
-               ? t[0] + t[1] + t[2] + t[3]
-               : 0;
+    return family_ticks(pid);
 }
 
 static void reap_one(struct guests *g, struct guest *x, int status, uint64_t now_ms)

@@ -61,7 +61,7 @@ size_t guests_staying(const struct guests *g); /* of those, that were not asked 
 int guests_frozen(const struct guests *g);
 int guests_view(const struct guests *g, size_t i, struct guest_view *out); /* 0: there is no i-th */
 uint64_t guests_cpu_ns(struct guests *g);      /* that all so far took; UINT64_MAX: not known */
-uint64_t guests_ticks_of(int pid);             /* processor time of a process and of the children it waited for, in clock ticks; 0: there is none */
+uint64_t guests_ticks_of(int pid);             /* processor time of a guest and all that it has started, in clock ticks; 0: there is none */
 uint64_t guests_bytes_of(int pid);
 uint64_t guests_bytes(const struct guests *g); /* resident */
 const char *guests_trouble(const struct guests *g);   /* why none can be started; "" */
