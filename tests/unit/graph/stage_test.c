@@ -21,7 +21,7 @@
 
 enum { RECORDS = 7, TOKENS_MOST = 200, SEGMENTS_MOST = 64, CUTS_MOST = 25, STAGES = 4 };
 
-static char dir[] = "/tmp/ebb-stage-test-XXXXXX";
+static char dir[] = "/tmp/ebb-graph-stage-test-XXXXXX";
 
 static int make_dir(void **state)
 {
