@@ -174,9 +174,11 @@ static int tend(struct sched *s, struct gang *g)
     if (g->state == GANG_LOADING)
         return tend_loading(s, g);
     if (g->head->leases && s->now_ms - g->head->progress_ms >= AGAIN_MS && s->now_ms - g->sent_ms >= AGAIN_MS) {
-        if (core_room(s, 0, 1, 0, 0))
+        if (core_room(s, 0, g->count + 1, 0, 0))
             return -1;
         g->sent_ms = s->now_ms;
+        for (uint32_t i = 0; i < g->count; i++) /* nothing to those that know it */
+            gang_send(s, SCHED_DO_SEND_STAGE, g, g->members[i].worker);
         gang_send(s, SCHED_DO_SEND_STAGE_GO, g, g->head);
     }
     return 0;

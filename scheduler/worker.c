@@ -367,8 +367,7 @@ enum status worker_joined(struct sched *s, const struct sched_event *ev, struct 
         gang_again(s, w);
     } else if (w->reach) { /* whatever gang it thinks that it is in: this core does not know it */
         struct sched_action *a = core_message(s, SCHED_DO_SEND_STAGE, 0, w->id, 0);
-        a->u.stage.gang = EPOCH(s->generation, s->counter);
-        a->u.stage.cut = UINT32_MAX;
+        a->u.stage.gang = 0;
         w->left_gang = 0;
     }
     for (struct lease *l = w->leases; l && !w->gang; l = l->worker_next)

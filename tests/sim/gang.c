@@ -100,7 +100,7 @@ void gang_receive(struct sim *m, struct sim_worker *w, const struct sched_action
         break;
     case SCHED_DO_SEND_STAGE:
         if (!a->u.stage.count) {
-            if (gang && (newer || same))
+            if (gang && (!a->u.stage.gang || newer || same))
                 leave(w);
         } else if (newer) {
             leave(w);

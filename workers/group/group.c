@@ -55,6 +55,8 @@ void group_ready(struct group *g)
     for (uint32_t i = 0; i < g->peer_count; i++)
         if (!g->peers[i].up)
             return;
+    if (runner_busy(&g->runner)) /* with what is of an older cut: a lane that hangs in it must not look as if all were well, the daemon kills this worker then */
+        return;
     g->ready = 1;
     log_info("gang %" PRIx64 " cut %u: stage %u of %u is ready, segments [%u, %u)", g->gang, g->cut, g->self, g->count, g->part->first, g->part->end);
     pipeline_add_report(g->p, &(struct report){.kind = REPORT_STAGE_READY, .gang = g->gang, .cut = g->cut, .load_ms = g->part->load_ms});
@@ -352,7 +354,7 @@ void group_stage(struct group *g, const Ebb__Stage *m)
     } else if (m->gang == g->gang && m->cut < g->cut) {
         log_debug("gang %" PRIx64 " cut %u comes behind cut %u", m->gang, m->cut, g->cut);
     } else if (m->gang == g->gang && m->cut == g->cut) {
-        if (g->ready) { /* the daemon did not hear it */
+        if (g->ready && !runner_busy(&g->runner)) { /* the daemon did not hear it */
             g->ready = 0;
             group_ready(g);
         }

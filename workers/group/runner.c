@@ -179,6 +179,9 @@ static void *runner_run(void *arg)
         pthread_mutex_lock(&t.r->lock);
         t.r->running--;
         pthread_mutex_unlock(&t.r->lock);
+        pthread_mutex_lock(&stage->pipeline->lock);
+        group_ready(t.r->g); /* that was of an older cut, perhaps, and the last of it */
+        pthread_mutex_unlock(&stage->pipeline->lock);
     }
     fp_leave(fp);
     let_go(&t);
