@@ -28,7 +28,7 @@ class Gang(t.Pool):
         with open(os.path.join(self.dir, name + ".log"), "wb") as log:
             p = subprocess.Popen([t.WORKER, "--connect", "ipc://" + os.path.join(self.runtime, "workers"), "--number", str(number), "--name", name, "--blackbox",
                                   os.path.join(self.dir, name + ".box"), "--lanes", "1", "--memory", "512MiB"], env={**self.env, **env}, stdin=subprocess.DEVNULL, stderr=log)
-        p.number, p.name = f"{number:x}", name
+        p.number, p.name = f"{number:016x}", name
         self.started[p.number] = p
         return p
 
