@@ -92,6 +92,7 @@ struct job {
     struct gang *gangs;             /* doubly linked */
     uint32_t gang_count, gang_workers; /* members of all of them */
     uint32_t gang_least;            /* workers that a pipeline takes, as found last; 0: not known */
+    uint32_t gang_fewer;            /* a pipeline lost its head: what is left may go on with so many; 0: the number that was asked for */
     uint32_t gang_supply;           /* workers that reach each other and could be members, as seen last */
     int by_window;                  /* no pipeline can be formed: workers hold its model by parts in turn */
     uint64_t gang_none_ms;          /* since when there has been no pipeline although workers were free; 0: there was, or none was */

@@ -54,7 +54,9 @@ static uint32_t stages_of(const struct job *j)
 
 uint32_t gang_least(const struct job *j)
 {
-    return j->row.params.stages ? stages_of(j) : j->gang_least;
+    if (j->row.params.stages)
+        return j->gang_fewer && j->gang_fewer < stages_of(j) ? j->gang_fewer : stages_of(j);
+    return j->gang_least;
 }
 
 /* Workers that would do in one gang: they reach each other and give the same bits. */
@@ -334,6 +336,8 @@ static int form(struct sched *s, struct job *j, const struct gang_division *d)
     gang_cut(s, g, d);
     g->tried = 0;
     j->by_window = 0;
+    if (d->count >= stages_of(j))
+        j->gang_fewer = 0;
     j->gang_none_ms = j->gang_gather_ms = j->gang_claim_ms = j->gang_tried = 0;
     j->gang_better_ms = s->now_ms + BETTER_MS;
     return 0;
@@ -364,7 +368,7 @@ static int form_among(struct sched *s, struct job *j, size_t n)
         for (to = from + 1; to < n && same_group(j, s->pick[to], s->pick[from]);)
             to++;
         struct worker **group = s->pick + from;
-        size_t has = 0, fixed = group[0]->leases != NULL, stages = stages_of(j), least = stages ? stages : 2, most = stages ? stages : GANG_MOST;
+        size_t has = 0, fixed = group[0]->leases != NULL, stages = stages_of(j), least = stages ? gang_least(j) : 2, most = stages ? stages : GANG_MOST;
         size_t size = keep_apart(s, j, group, alike(j, group, to - from), fixed, least);
         for (size_t i = 0; i < size; i++)
             has += group[i]->leases != NULL;
@@ -372,6 +376,8 @@ static int form_among(struct sched *s, struct job *j, size_t n)
             most = (size_t)(allowed(j) + has);
         if (size < least || most < least)
             continue;
+        if (stages) /* all that are asked for, or that are there */
+            least = size < most ? size : most;
         enum status st = gang_choose(j, group, size, fixed, least, most, &d, &e);
         if (st == ST_OK && fixed && !d.count)
             st = gang_choose(j, group, size, 0, least, most, &d, &e);

@@ -90,8 +90,17 @@ static int mend(struct sched *s, struct gang *g)
     if (killed && killed->killed)
         return 0; /* until its end is told, or its time is up */
     g->killed = 0;
-    if (!g->head)
-        return dissolve(s, g, "its head is gone");
+    if (!g->head) { /* the others are the next one */
+        struct job *j = g->job;
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < g->count; i++)
+            left += g->members[i].worker != NULL;
+        if (dissolve(s, g, "its head is gone"))
+            return -1;
+        if (left > 1 && (!j->gang_fewer || left < j->gang_fewer))
+            j->gang_fewer = left;
+        return 0;
+    }
     if (g->job->row.state != JOB_RUNNING)
         return dissolve(s, g, "its job does not run");
     if (g->faults >= FAULTS_MOST)

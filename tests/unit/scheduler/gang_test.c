@@ -225,6 +225,27 @@ static void test_the_head_is_lost(void **state)
     assert_string_equal(rig_job(r, 1).waits_for, "its model needs 2 workers that reach each other, 1 is there");
 }
 
+/* Nobody to take its place: those that are left go on; when there are enough again, they are as many as were asked for. */
+static void test_the_head_is_lost_and_not_replaced(void **state)
+{
+    struct rig *r = *state;
+    setup(r, 3);
+    rig_submit(r, 1, 100 * 1024 * KIB);
+    struct sched_action old = form(r, 3);
+    rig_ended(r, old.u.stage.head, WORKER_LOST, NULL, 0);
+    assert_int_equal(view(r).count, 2);
+    assert_true(view(r).gang > old.u.stage.gang);
+    all_ready(r, 3);
+    rig_join(r, 4, 4);
+    profile_of(r, 4, 10);
+    for (int i = 0; i < 35 && view(r).count == 2; i++) {
+        for (uint64_t w = 1; w <= 4; w++)
+            beat(r, w);
+        rig_tick(r, 1000);
+    }
+    assert_int_equal(view(r).count, 3);
+}
+
 static void test_a_member_is_drained(void **state)
 {
     struct rig *r = *state;
@@ -872,6 +893,7 @@ int main(void)
         RIG_TEST(test_a_gang_is_formed),
         RIG_TEST(test_a_member_is_lost),
         RIG_TEST(test_the_head_is_lost),
+        RIG_TEST(test_the_head_is_lost_and_not_replaced),
         RIG_TEST(test_a_member_is_drained),
         RIG_TEST(test_a_newcomer),
         RIG_TEST(test_as_few_as_it_takes),
