@@ -92,7 +92,7 @@ FUZZ_CC ?= clang
 FUZZ_FLAGS := -std=c17 -O1 -g -D_GNU_SOURCE -I. -I$(B)/gen
 SRC_fuzzed := $(SRC_base) $(SRC_storage) $(SRC_text) $(SRC_image) $(SRC_tensor_in) $(SRC_wire) workers/engine/safetensors.c workers/engine/config.c \
               workers/engine/family.c workers/engine/modules.c workers/engine/graph/dtype.c daemon/words.c daemon/slurm_words.c daemon/keyring.c \
-              workers/group/message.c workers/pipeline/record_json.c
+              workers/group/message.c workers/pipeline/record_json.c workers/command/answer.c workers/command/noise.c
 OBJ_fuzzed := $(patsubst %.c,$(B)/fuzz/obj/%.o,$(SRC_fuzzed))
 $(B)/fuzz/obj/%.o: %.c | $(B)/gen/wire/ebb.pb-c.h
 	@mkdir -p $(@D)

@@ -22,6 +22,12 @@ static void say(struct answer *a, enum answer_kind kind, const char *fmt, ...)
     a->kind = kind;
 }
 
+/* How much of it is shown: whole characters. */
+static int shown_of(const char *p, size_t len)
+{
+    return (int)utf8_prefix(p, len < SHOWN ? len : SHOWN);
+}
+
 static const struct json_member *member(const struct answer *a, const char *key)
 {
     size_t len = strlen(key);
@@ -83,10 +89,10 @@ void answer_read(struct answer *a, const char *line, size_t len, const char *id,
     a->kind = ANSWER_VALUE;
     a->echoes = a->has_after = 0;
     a->text[0] = '\0';
-    int shown = len < SHOWN ? (int)len : SHOWN;
+    int shown = shown_of(line, len);
     size_t good = utf8_prefix(line, len);
     if (good != len) {
-        say(a, ANSWER_GARBAGE, "a line that is not UTF-8 from byte %zu on: '%.*s'", good, good < SHOWN ? (int)good : SHOWN, line);
+        say(a, ANSWER_GARBAGE, "a line that is not UTF-8 from byte %zu on: '%.*s'", good, shown, line);
         return;
     }
     const char *p = line, *end = line + len;
@@ -115,8 +121,7 @@ void answer_read(struct answer *a, const char *line, size_t len, const char *id,
             return;
         }
         if (!same) {
-            int theirs = m->value_len < SHOWN ? (int)m->value_len : SHOWN, ours = id_len < SHOWN ? (int)id_len : SHOWN;
-            say(a, ANSWER_OTHER, "an answer with the id %.*s, where that to %.*s was due", theirs, m->value, ours, id);
+            say(a, ANSWER_OTHER, "an answer with the id %.*s, where that to %.*s was due", shown_of(m->value, m->value_len), m->value, shown_of(id, id_len), id);
             return;
         }
         a->echoes = 1;

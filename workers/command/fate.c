@@ -179,7 +179,8 @@ static void fault(struct command *c, const char *text)
 static void shown_shell(const struct command *c, char *out, size_t size)
 {
     const char *shell = c->o.shell;
-    snprintf(out, size, "%.*s%s", SHOWN_SHELL, shell, strlen(shell) > SHOWN_SHELL ? "..." : "");
+    size_t len = strlen(shell);
+    snprintf(out, size, "%.*s%s", (int)utf8_prefix(shell, len < SHOWN_SHELL ? len : SHOWN_SHELL), shell, len > SHOWN_SHELL ? "..." : "");
     utf8_tidy(out);
 }
 
