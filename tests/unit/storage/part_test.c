@@ -117,6 +117,30 @@ static void sections_lie_one_behind_another(void **state)
     buf_release(&b);
 }
 
+/* Of a job of several steps: three rows, none, an error behind them, one. */
+static void a_record_may_be_many_rows_or_none(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    struct part_info info;
+    ok(part_begin(p, 100, &err));
+    ok(part_rows(p, "a0\na1\na2\n", 9, 3, &err));
+    ok(part_rows(p, NULL, 0, 0, &err));
+    error(120, 3, NULL);
+    ok(part_rows(p, "d0\n", 3, 1, &err));
+    ok(part_end(p, 140, 4, 40, &err));
+    const struct extent *x = part_extents(p);
+    assert_int_equal(x->records, 4);
+    assert_int_equal(x->rows, 4);
+    assert_int_equal(x->errors, 1);
+    assert_int_equal(x->rows_bytes, 12);
+    ok(part_write(p, parts, 41, 1, 0, &info, &err));
+    read_part(1, 0, &b);
+    assert_memory_equal(b.data, "a0\na1\na2\nd0\n", 12);
+    assert_non_null(strstr(buf_cstr(&b), "\"row\":3")); /* before the error stand three */
+    buf_release(&b);
+}
+
 static void a_taken_name_is_not_touched(void **state)
 {
     (void)state;
@@ -291,6 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(sections_lie_one_behind_another),
+        T(a_record_may_be_many_rows_or_none),
         T(a_taken_name_is_not_touched),
         T(a_failed_file_is_condemned),
         T(a_folder_that_went_is_made_again),
