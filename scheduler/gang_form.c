@@ -126,6 +126,8 @@ static void survey(struct sched *s, struct job *j)
         }
         from = i;
     }
+    if (most > j->gang_supply)
+        j->gang_rest_ms = 0; /* more than when it gave up */
     j->gang_supply = most;
     if (least)
         j->gang_least = least;
@@ -466,6 +468,11 @@ static int any_free(const struct sched *s, const struct job *j)
 
 static void watch_the_clock(struct sched *s, struct job *j)
 {
+    uint32_t most = j->row.params.max_workers;
+    if (!j->row.params.stages && most && (most < 2 || most < j->gang_least)) {
+        s->work_dirty |= !j->by_window;
+        j->by_window = 1; /* it may have too few for a pipeline */
+    }
     if (j->row.params.stages || j->by_window || j->gangs || !any_free(s, j)) {
         j->gang_none_ms = 0;
         return;

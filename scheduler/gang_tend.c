@@ -269,7 +269,7 @@ static int of_use(const struct sched *s, const struct worker *w, const struct jo
 {
     if (!w || !worker_usable(w) || !share_fits(s, w, j))
         return 0;
-    return gang_needs(w, j) ? w->reach != 0 : j->avail[0] || blame_probe_for(s, j, w) != NULL;
+    return gang_can_keep(w, j) ? j->avail[0] || blame_probe_for(s, j, w) != NULL : w->reach != 0;
 }
 
 /* The gang that is to give its workers to j: of the lowest priority, the youngest of these. NULL: none is, or it would not help. */
@@ -288,7 +288,7 @@ static struct gang *victim_for(const struct sched *s, const struct job *j)
         for (uint32_t k = 0; k < g->count; k++)
             if (of_use(s, g->members[k].worker, j)) {
                 n++;
-                alone |= !gang_needs(g->members[k].worker, j);
+                alone |= gang_can_keep(g->members[k].worker, j);
             }
         in_gangs += n;
         if (n && (!victim || g->job->row.params.priority <= victim->job->row.params.priority))
@@ -297,7 +297,7 @@ static struct gang *victim_for(const struct sched *s, const struct job *j)
     for (const struct worker *w = victim ? s->idle_first : NULL; w; w = w->next_idle)
         if (of_use(s, w, j) && share_pick(s, w) == j) {
             unoccupied++;
-            if (!gang_needs(w, j))
+            if (gang_can_keep(w, j))
                 return NULL; /* it is about to be served */
         } else if (gang_may_join(s, w, j)) {
             in_gangs++;

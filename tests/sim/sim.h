@@ -151,6 +151,8 @@ struct sim_worker {
     /* as a member of a gang */
     struct sched_action stage;   /* what it was told last; gang 0: nothing */
     int stage_loaded, going;     /* its part; as the head: all are, it was told */
+    uint64_t said_gang;          /* of which it has said last that it is ready */
+    uint32_t said_cut;
     uint64_t stage_ready_at, waits_since, fault_ms;
     uint64_t profile_at, profile_job;
     uint64_t shut_until;         /* other workers do not reach it */
