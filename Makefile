@@ -116,7 +116,7 @@ SRC_worker := workers/link.c workers/outbox.c workers/remote/remote.c workers/re
 # the worker's side of pipelines over several workers
 SRC_worker += workers/group/message.c workers/group/carrier.c workers/group/runner.c workers/group/sends.c workers/group/cost.c workers/group/loader.c workers/group/group.c
 SRC_engine += workers/engine/slow.c
-SRC_worker += workers/command/answer.c workers/command/noise.c workers/command/spawn.c workers/command/child.c workers/command/quiet.c workers/command/fate.c workers/command/command.c
+SRC_worker += workers/command/answer.c workers/command/noise.c workers/command/spawn.c workers/command/child.c workers/command/quiet.c workers/command/deal.c workers/command/fate.c workers/command/command.c
 SRC_agent  := workers/agent/calendar.c workers/agent/policy.c workers/agent/people.c workers/agent/watch.c workers/agent/cgroup.c workers/agent/family.c workers/agent/guests.c \
               workers/agent/talk.c workers/agent/config.c workers/agent/agent.c workers/agent/status.c workers/agent/main.c
 SRC_daemon := daemon/config.c daemon/words.c daemon/map.c daemon/loop.c daemon/apply.c daemon/link.c daemon/link_send.c daemon/link_said.c daemon/link_stage.c daemon/gangs.c daemon/keyring.c daemon/auth.c daemon/auth_watch.c daemon/auth_edit.c \

@@ -1,4 +1,4 @@
-/* What the parts of a command's runner share: command.c (its thread: who gets what, and when), fate.c (what an answer, a death or a silence
+/* What the parts of a command's runner share: command.c (its thread), deal.c (who gets what), fate.c (what an answer, a death or a silence
    means for a record). Only these include it. All of it belongs to the command's thread, except what stands under `lock`. */
 #ifndef EBB_WORKERS_COMMAND_INSIDE_H
 #define EBB_WORKERS_COMMAND_INSIDE_H
@@ -61,6 +61,14 @@ void list_init(struct list *l);
 void list_add(struct list *l, struct command_record *r);
 void list_add_front(struct list *l, struct command_record *r);
 struct command_record *list_take(struct list *l);
+
+/* deal.c */
+#define FULL_MS 50               /* so long must all be busy before one more is started */
+/* Gives what waits to those that have room, and starts children where that helps. */
+void deal(struct command *c, uint64_t now_ms);
+uint32_t deal_serving(const struct command *c); /* children that take records */
+/* Its input ends; it has so long to end itself. */
+void deal_let_go(struct child *ch, uint64_t now_ms, uint64_t ms);
 
 /* fate.c */
 void fate_line(struct command *c, struct child *ch, const char *line, size_t len, uint64_t now_ms);
