@@ -344,6 +344,14 @@ static void any_number_of_stages(void **state)
         leave_gang(p);
     }
     run_alone(p, 0); /* the whole model again */
+    for (int i = 0; i < WORKERS; i++) { /* nothing of a gang is left in them: an instrumented worker would end otherwise */
+        int code, number;
+        kill(p->w[i].pid, SIGTERM);
+        HEAR_UNTIL(p->d, p->w[i].bye);
+        reap(&p->w[i], &code, &number);
+        assert_int_equal(code, 0);
+        assert_int_equal(number, 0);
+    }
     free_pool(p);
 }
 
@@ -364,6 +372,13 @@ static void several_lanes(void **state)
     lease_all(p, 1);
     HEAR_UNTIL(p->d, all_done(p));
     check_rows(p);
+    for (int i = 0; i < 3; i++) { /* out of the middle of a gang */
+        int code, number;
+        kill(p->w[i].pid, SIGTERM);
+        HEAR_UNTIL(p->d, p->w[i].bye);
+        reap(&p->w[i], &code, &number);
+        assert_int_equal(code, 0);
+    }
     free_pool(p);
 }
 
