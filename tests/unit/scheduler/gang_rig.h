@@ -52,6 +52,7 @@ static inline void fault(struct rig *r, uint64_t worker, uint64_t gang, uint32_t
 /* The part that worker is told to hold by the last update; -1: none. */
 static inline int stage_of(struct rig *r, uint64_t worker, struct sched_action *out)
 {
+    *out = (struct sched_action){.kind = SCHED_DO_SEND_STAGE};
     for (size_t i = 0; i < r->u.count; i++)
         if (r->u.actions[i].kind == SCHED_DO_SEND_STAGE && r->u.actions[i].worker == worker) {
             *out = r->u.actions[i];
