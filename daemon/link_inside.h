@@ -58,9 +58,12 @@ void link_stage_ready(struct link *l, struct worker *w, const Ebb__StageReady *m
 void link_stage_fault(struct link *l, struct worker *w, const Ebb__StageFault *m);
 
 /* link_said.c */
+/* The model cannot be had there. The fault is that machine's alone only where it is not ours: nobody comes in place of one of our own. */
+void link_no_model(struct link *l, const struct worker *w, uint64_t job, uint64_t model_key, const char *text, int machine);
 void link_take_text(char *to, size_t size, const char *from); /* made fit to be shown */
-/* What a worker says of a model that it read is not what was submitted, or it computes in another way: 1, and why. */
-int link_other_model(struct link *l, const struct worker *w, uint64_t model_key, const ProtobufCBinaryData *digest, const char *numerics, char *text, size_t size);
+/* What a worker says of a model that it read is not what was submitted, or it computes in another way: why. */
+enum other_model { MODEL_SAME, MODEL_OTHER_BYTES, MODEL_OTHER_NUMERICS };
+enum other_model link_other_model(struct link *l, const struct worker *w, uint64_t model_key, const ProtobufCBinaryData *digest, const char *numerics, char *text, size_t size);
 void link_beat(struct link *l, struct worker *w, const Ebb__Beat *b);
 /* Messages whose turn has come. The worker may be gone behind this. */
 void link_pump(struct link *l, struct worker *w);

@@ -80,7 +80,7 @@ static void on_hello(struct link *l, struct worker *w, const Ebb__Hello *h)
     mem_free(held);
 }
 
-int link_other_model(struct link *l, const struct worker *w, uint64_t model_key, const ProtobufCBinaryData *digest, const char *numerics, char *text, size_t size)
+enum other_model link_other_model(struct link *l, const struct worker *w, uint64_t model_key, const ProtobufCBinaryData *digest, const char *numerics, char *text, size_t size)
 {
     size_t i = 0;
     for (struct job *j; (j = map_next(&l->d->jobs->by_id, &i));)
@@ -90,10 +90,19 @@ int link_other_model(struct link *l, const struct worker *w, uint64_t model_key,
         }
     const struct job *other = numerics && *numerics ? job_of_other_numerics(l->d, model_key, numerics) : NULL;
     if (!other)
-        return 0;
+        return MODEL_SAME;
     snprintf(text, size, "worker %s computes it as '%s', and job %" PRIu64 " began with '%s': its rows would differ in their last bits", w->name, numerics, other->id,
              other->numerics);
-    return 1;
+    return MODEL_OTHER_NUMERICS;
+}
+
+void link_no_model(struct link *l, const struct worker *w, uint64_t job, uint64_t model_key, const char *text, int machine)
+{
+    struct sched_event ev = {.kind = SCHED_MODEL_FAILED, .worker = w->number, .job = job};
+    ev.u.model.model_key = model_key;
+    ev.u.model.text = text;
+    ev.u.model.machine = machine && w->provider != PROVIDER_LOCAL;
+    loop_tell(l->d, &ev);
 }
 
 static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelReady *m)
@@ -101,19 +110,19 @@ static void on_model_ready(struct link *l, struct worker *w, const Ebb__ModelRea
     struct daemon *d = l->d;
     struct sched_event ev = {.kind = SCHED_MODEL_READY, .worker = w->number};
     char text[400];
+    enum other_model other = link_other_model(l, w, m->model_key, &m->digest, m->numerics, text, sizeof text);
+    if (other != MODEL_SAME) {
+        link_no_model(l, w, 0, m->model_key, text, other == MODEL_OTHER_NUMERICS);
+        return;
+    }
+    w->model_key = m->model_key;
+    w->dims = m->dims;
+    if (m->numerics && *m->numerics)
+        link_take_text(w->numerics, sizeof w->numerics, m->numerics);
+    job_model_ready(d, m->model_key, m->dims, w->numerics);
+    log_info("worker %s: model %" PRIx64 " ready after %" PRIu64 " ms, %u floats a row", w->name, m->model_key, m->load_ms, m->dims);
     ev.u.model.model_key = m->model_key;
     ev.u.model.load_ms = m->load_ms;
-    if (link_other_model(l, w, m->model_key, &m->digest, m->numerics, text, sizeof text)) {
-        ev.kind = SCHED_MODEL_FAILED;
-        ev.u.model.text = text;
-    } else {
-        w->model_key = m->model_key;
-        w->dims = m->dims;
-        if (m->numerics && *m->numerics)
-            link_take_text(w->numerics, sizeof w->numerics, m->numerics);
-        job_model_ready(d, m->model_key, m->dims, w->numerics);
-        log_info("worker %s: model %" PRIx64 " ready after %" PRIu64 " ms, %u floats a row", w->name, m->model_key, m->load_ms, m->dims);
-    }
     loop_tell(d, &ev);
 }
 
@@ -126,10 +135,7 @@ static void on_model_failed(struct link *l, struct worker *w, const Ebb__ModelFa
         snprintf(text, sizeof text, "%s", said);
     else
         snprintf(text, sizeof text, "worker %s: %s", w->name, said); /* it may be that machine's fault */
-    struct sched_event ev = {.kind = SCHED_MODEL_FAILED, .worker = w->number, .job = m->job};
-    ev.u.model.model_key = m->model_key;
-    ev.u.model.text = text;
-    loop_tell(l->d, &ev);
+    link_no_model(l, w, m->job, m->model_key, text, m->machine);
 }
 
 static void on_job_fault(struct link *l, struct worker *w, const Ebb__JobFault *m)

@@ -101,11 +101,9 @@ void link_profiled(struct link *l, struct worker *w, const Ebb__Profiled *m)
     }
     char text[400];
     struct sched_event ev = {.kind = SCHED_WORKER_PROFILED, .worker = w->number, .job = m->job};
-    if (link_other_model(l, w, m->model_key, &m->digest, m->numerics, text, sizeof text)) {
-        ev.kind = SCHED_MODEL_FAILED;
-        ev.u.model.model_key = m->model_key;
-        ev.u.model.text = text;
-        loop_tell(l->d, &ev);
+    enum other_model other = link_other_model(l, w, m->model_key, &m->digest, m->numerics, text, sizeof text);
+    if (other != MODEL_SAME) {
+        link_no_model(l, w, m->job, m->model_key, text, other == MODEL_OTHER_NUMERICS);
         return;
     }
     struct sched_segment *segments = mem_array(m->n_segments, sizeof *segments);

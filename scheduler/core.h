@@ -69,6 +69,7 @@ struct job {
     uint32_t crash_run;             /* crashes since the last commit that speak against the model */
     int crashed;                    /* any at all since the last commit */
     uint32_t model_fails;
+    char trouble[200];              /* of the last machine that could not load its model; "": none, or one did since */
     uint64_t quarantine_base;       /* quarantined at the last `resume` */
     uint64_t no_cut_before_ms;
     int dirty;                      /* its row is to be written at the end of this step */

@@ -320,7 +320,7 @@ enum status gang_stage_fault(struct sched *s, const struct sched_event *ev, stru
     if (!ev->u.stage.peer) {
         core_history(s, j, "worker %" PRIx64 " cannot hold its part of the model: %.150s", w->id, text);
         gang_leave(s, w);
-        worker_no_model(s, w, j, text);
+        worker_no_model(s, w, j, text, 0);
     } else if (peer && peer->gang == g && peer != w && s->now_ms - peer->beat_ms > s->config.beat_ms * 5 / 2) {
         core_history(s, j, "worker %" PRIx64 " does not answer %" PRIx64 " and is silent: it leaves the pipeline", peer->id, w->id);
         peer->mute = 1; /* until it is heard */

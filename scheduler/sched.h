@@ -152,6 +152,7 @@ struct sched_event {
             uint64_t model_key;
             uint64_t load_ms;
             const char *text;                /* FAILED: for people */
+            int machine;                     /* FAILED: the fault is the machine's: the job waits for another worker, or for this one to try again */
         } model;
         struct {                             /* WORKER_PROFILED */
             uint64_t model_key;

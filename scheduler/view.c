@@ -84,6 +84,8 @@ static void why_no_lease(const struct sched *s, const struct job *j, char *out, 
         SAY("all %zu workers are leaving", here);
     else if (numerics && numerics + draining == here)
         SAY("none of the %zu workers computes with the numerics with which the job began", here);
+    else if (model && j->trouble[0] && model + draining == here)
+        SAY("%.170s; it waits for another worker, or until this is tried again within a minute", j->trouble);
     else
         SAY("none of %zu workers can run it: %zu compute with other numerics, %zu could not load its model, %zu are on hosts that crash, "
             "%zu are leaving", here, numerics, model, benched, draining);

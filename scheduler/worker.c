@@ -430,6 +430,7 @@ enum status worker_model_ready(struct sched *s, const struct sched_event *ev, st
             j->load_ms = j->load_ms ? (j->load_ms * 3 + ev->u.model.load_ms) / 4 : ev->u.model.load_ms;
     for (struct lease *l = w->leases; l; l = l->worker_next) {
         l->job->model_fails = 0;
+        l->job->trouble[0] = 0;
         if (l->job->row.params.model_key && l->job->row.params.model_key != w->model_key)
             w->loading = 1;
     }
@@ -437,7 +438,7 @@ enum status worker_model_ready(struct sched *s, const struct sched_event *ev, st
     return ST_OK;
 }
 
-void worker_no_model(struct sched *s, struct worker *w, struct job *j, const char *text)
+void worker_no_model(struct sched *s, struct worker *w, struct job *j, const char *text, int machine)
 {
     w->failed_model = j->row.params.model_key;
     w->failed_ms = s->now_ms;
@@ -446,7 +447,9 @@ void worker_no_model(struct sched *s, struct worker *w, struct job *j, const cha
     int left = 0; /* does any other worker run this model? One bad node must not hold a job */
     for (size_t i = 0; i < s->joined_count && !left; i++)
         left = worker_usable(s->joined[i]) && share_fits(s, s->joined[i], j);
-    if (!left && j->row.state == JOB_RUNNING) {
+    if (machine)
+        snprintf(j->trouble, sizeof j->trouble, "%s", text ? text : "no reason was given");
+    else if (!left && j->row.state == JOB_RUNNING) {
         char why[240];
         snprintf(why, sizeof why, "its model cannot be loaded: %s", text ? text : "no reason was given");
         job_stop(s, j, JOB_HELD, why);
@@ -475,7 +478,7 @@ enum status worker_model_failed(struct sched *s, const struct sched_event *ev, s
             continue;
         core_message(s, SCHED_DO_SEND_REVOKE, j->row.id, w->id, l->epoch);
         lease_release(s, l);
-        worker_no_model(s, w, j, ev->u.model.text);
+        worker_no_model(s, w, j, ev->u.model.text, ev->u.model.machine);
     }
     if (w->gang && w->gang->job->row.params.model_key == w->failed_model)
         gang_leave(s, w);
@@ -488,7 +491,7 @@ enum status worker_model_failed(struct sched *s, const struct sched_event *ev, s
     while (j && j->row.params.model_key != w->failed_model)
         j = j->next_running;
     if (j)
-        worker_no_model(s, w, j, ev->u.model.text);
+        worker_no_model(s, w, j, ev->u.model.text, ev->u.model.machine);
     s->work_dirty = 1;
     return ST_OK;
 }

@@ -11,7 +11,7 @@ void worker_refresh(struct sched *s, struct worker *w);
 int worker_usable(const struct worker *w);
 int worker_unoccupied(const struct worker *w); /* usable, and can be given work */
 /* It cannot load j's model. When nobody else can, the job is held. Room: 2 rows */
-void worker_no_model(struct sched *s, struct worker *w, struct job *j, const char *text);
+void worker_no_model(struct sched *s, struct worker *w, struct job *j, const char *text, int machine);
 void worker_let_go(struct sched *s, struct worker *w); /* it is told to drain. Room: 1 message */
 void worker_heard(struct sched *s, struct worker *w);
 

@@ -223,6 +223,7 @@ static void take_reports(struct link *l, uint64_t now_ms)
             m.job = r->job;
             m.model_key = r->model_key;
             m.text = r->text;
+            m.machine = r->machine;
             send(l, EBB__ENVELOPE__BODY_MODEL_FAILED, &m);
             break;
         }

@@ -155,6 +155,7 @@ static void profile(struct group *g)
                  r.profile->texts * r.profile->tokens, all, r.profile->count, took);
     } else {
         r.kind = REPORT_MODEL_FAILED;
+        r.machine = st == ST_ENV;
         snprintf(r.text, sizeof r.text, "%s", e.text);
         log_error("job %" PRIu64 ": %s", j->id, e.text);
     }

@@ -95,6 +95,7 @@ struct report {
     struct report *next;
     enum report_kind kind;
     uint64_t job, epoch, model_key;
+    int machine;              /* MODEL_FAILED: this machine is at fault, not the model */
     struct commit *commit;    /* COMMIT: the caller's from now on */
     uint64_t at;              /* CUT */
     struct profile *profile;  /* PROFILED: the caller's from now on, profile_release and mem_free; with what MODEL_READY has */

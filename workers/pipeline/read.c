@@ -478,6 +478,7 @@ static int load(struct pipeline *p, struct held *h)
         log_info("job %" PRIu64 ": model '%s' is loaded in %" PRIu64 " ms (%s)", h->job->id, l->info->name, l->load_ms, l->info->numerics);
     } else {
         report.kind = REPORT_MODEL_FAILED;
+        report.machine = st == ST_ENV;
         snprintf(report.text, sizeof report.text, "%s", e.text);
         log_error("job %" PRIu64 ": %s", h->job->id, e.text);
         h->give_up = 1;

@@ -201,6 +201,37 @@ static void test_a_model_that_cannot_be_loaded(void **state)
     assert_int_equal(rig_count(r, SCHED_DO_SEND_LEASE), 1);
 }
 
+static void test_a_machine_that_cannot_load_a_model(void **state)
+{
+    struct rig *r = *state;
+    r->params.model_key = 5;
+    rig_submit(r, 1, 1000);
+    rig_join(r, 1, 1);
+    struct sched_event ev = {.kind = SCHED_MODEL_FAILED, .worker = 1};
+    ev.u.model.model_key = 5;
+    ev.u.model.text = "worker a: no room";
+    ev.u.model.machine = 1;
+    rig_step(r, ev);
+    assert_int_equal(rig_job(r, 1).row->state, JOB_RUNNING); /* it waits */
+    assert_string_equal(rig_job(r, 1).waits_for, "worker a: no room; it waits for another worker, or until this is tried again within a minute");
+    r->now += 30000;
+    rig_beat(r, 1, NULL, 0);
+    assert_int_equal(rig_count(r, SCHED_DO_SEND_LEASE), 0);
+    r->now += 30000;
+    rig_beat(r, 1, NULL, 0);
+    assert_int_equal(rig_find(r, SCHED_DO_SEND_LEASE).worker, 1); /* again */
+    rig_step(r, ev);
+    assert_int_equal(rig_job(r, 1).row->state, JOB_RUNNING);
+    rig_join(r, 2, 2);
+    assert_int_equal(rig_find(r, SCHED_DO_SEND_LEASE).worker, 2); /* another */
+    ev.worker = 2;
+    ev.u.model.machine = 0;
+    ev.u.model.text = "it is in pieces";
+    rig_step(r, ev);
+    assert_int_equal(rig_job(r, 1).row->state, JOB_HELD); /* that is the model's own fault */
+    assert_string_equal(rig_job(r, 1).row->reason, "its model cannot be loaded: it is in pieces");
+}
+
 static void test_max_workers(void **state)
 {
     struct rig *r = *state;
@@ -298,6 +329,7 @@ int main(void)
         RIG_TEST(test_any_numerics),
         RIG_TEST(test_a_model_that_does_not_fit),
         RIG_TEST(test_a_model_that_cannot_be_loaded),
+        RIG_TEST(test_a_machine_that_cannot_load_a_model),
         RIG_TEST(test_max_workers),
         RIG_TEST(test_as_many_workers_are_wanted_as_are_useful),
         RIG_TEST(test_work_is_shared_at_the_end),
