@@ -264,7 +264,7 @@ void gang_check_time(struct sim *m)
         const struct image_job *j = &m->now.jobs[k];
         struct sched_job_view v;
         if (!j->exists || j->row.state != JOB_RUNNING || m->data[k].params.stages > 1 || !sched_job_view(m->sched, k + 1, &v) || v.spans_leased || !v.spans_ready ||
-            v.workers)
+            v.workers || strstr(v.waits_for, "its pipeline broke")) /* it is not set up again at once */
             continue;
         int plain = 0;
         for (size_t i = 0; i < j->span_count; i++)
