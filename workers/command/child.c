@@ -167,6 +167,12 @@ int child_read(struct child *ch, size_t most)
     return 0;
 }
 
+size_t child_unread(const struct child *ch)
+{
+    int n = 0;
+    return ch->in >= 0 && ioctl(ch->in, FIONREAD, &n) == 0 && n > 0 ? (size_t)n : 0;
+}
+
 int child_has_said(const struct child *ch)
 {
     int n = 0;

@@ -63,6 +63,7 @@ struct command_record *child_take(struct child *ch);
 int child_write(struct child *ch, int *moved);
 /* Reads what is there, about `most` bytes of it at the most; 0, -1: memory is out. */
 int child_read(struct child *ch, size_t most);
+size_t child_unread(const struct child *ch);  /* bytes in its input's pipe */
 int child_has_said(const struct child *ch); /* there is something to read */
 /* The next whole line of what was read, without its end (LF or CRLF); 0: there is none. It stands until the next child_read. */
 int child_line(struct child *ch, const char **line, size_t *len);

@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "storage/utf8.h"
 #include "wire/process.h"
 #include "workers/command/inside.h"
 
@@ -30,7 +29,6 @@
 #define LOST_MS 500
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 30000
-#define SHOWN_SHELL 80
 #define MOST_BATCH 1024
 
 static const struct {
@@ -176,18 +174,10 @@ static void fault(struct command *c, const char *text)
     c->o.faulted(c->o.arg, text);
 }
 
-static void shown_shell(const struct command *c, char *out, size_t size)
-{
-    const char *shell = c->o.shell;
-    size_t len = strlen(shell);
-    snprintf(out, size, "%.*s%s", (int)utf8_prefix(shell, len < SHOWN_SHELL ? len : SHOWN_SHELL), shell, len > SHOWN_SHELL ? "..." : "");
-    utf8_tidy(out);
-}
-
 /* A child ended without one answer. 1 when that is the command's fault. last: its last words. */
 static int fruitless(struct command *c, const struct command_record *r, const char *why, const char *last, int cannot_start, uint64_t now_ms)
 {
-    char text[1024], shell[SHOWN_SHELL + 8];
+    char text[1024];
     c->streak++;
     uint32_t i = 0;
     while (i < c->distinct && c->at[i] != r)
@@ -205,11 +195,10 @@ static int fruitless(struct command *c, const struct command_record *r, const ch
             c->control_state = CONTROL_WANTED;
         return 0;
     }
-    shown_shell(c, shell, sizeof shell);
     if (c->streak == 1)
-        snprintf(text, sizeof text, "command '%s' cannot be run: it %s%s%s", shell, why, *last ? ": " : "", last);
+        snprintf(text, sizeof text, "the command cannot be run: it %s%s%s", why, *last ? ": " : "", last);
     else
-        snprintf(text, sizeof text, "command '%s' was started %" PRIu32 " times in a row without one answer; the last time it %s%s%s", shell, c->streak, why,
+        snprintf(text, sizeof text, "the command was started %" PRIu32 " times in a row without one answer; the last time it %s%s%s", c->streak, why,
                  *last ? "; it said: " : "", last);
     fault(c, text);
     return 1;
@@ -311,9 +300,8 @@ void fate_no_start(struct command *c, struct command_record *r, const struct err
     c->no_starts++;
     c->start_after_ms = now_ms + ((uint64_t)NO_START_MS << (c->no_starts < 6 ? c->no_starts : 6));
     if (c->no_starts >= MOST_NO_STARTS) {
-        char text[1024], shell[SHOWN_SHELL + 8];
-        shown_shell(c, shell, sizeof shell);
-        snprintf(text, sizeof text, "command '%s' %s", shell, why);
+        char text[1024];
+        snprintf(text, sizeof text, "the command %s", why);
         fault(c, text);
     }
 }
@@ -328,7 +316,7 @@ void fate_not_done(struct command *c, struct child *ch)
 
 static void stray(struct command *c, struct child *ch, const char *line, size_t len, uint64_t now_ms)
 {
-    char text[1024], shell[SHOWN_SHELL + 8];
+    char text[1024];
     if (ch->kept) { /* whose it is cannot be said, and so neither whose those before it are */
         fate_failed(c, ch, COMMAND_GARBAGE, "answered with more lines than it was given records", now_ms);
         return;
@@ -341,9 +329,8 @@ static void stray(struct command *c, struct child *ch, const char *line, size_t 
         log_warn("%s: command %" PRIu32 ": it answered once more than it was asked; it is started anew", c->name, ch->number);
         child_kill(ch);
     } else {
-        shown_shell(c, shell, sizeof shell);
-        snprintf(text, sizeof text, "command '%s' answers with more lines than it is given records, so an answer may have been taken for another record's; let each answer "
-                 "carry the id of its record, then each is checked", shell);
+        snprintf(text, sizeof text, "the command answers with more lines than it is given records, so rows may hold another record's answer; let each answer carry its "
+                 "record's id, and begin the job anew (--force)");
         fault(c, text);
     }
 }
@@ -373,6 +360,10 @@ void fate_line(struct command *c, struct child *ch, const char *line, size_t len
     }
     /* behind `unsent`: an answer before its record was written is nobody's */
     if (ch->unsent == r) {
+        fate_failed(c, ch, COMMAND_GARBAGE, "answered before it had read the record", now_ms);
+        return;
+    }
+    if (!c->answer.echoes && ch->load == 1 && child_unread(ch) > r->len) {
         fate_failed(c, ch, COMMAND_GARBAGE, "answered before it had read the record", now_ms);
         return;
     }
