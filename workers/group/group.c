@@ -295,9 +295,20 @@ static enum status start_threads(struct group *g, struct err *e)
     return runner_start(&g->runner, g, g->p->o.lanes, g->first_slot, e);
 }
 
+/* The memory of a whole model goes as soon as no record needs it any more: the daemon counts on all of it for the part. */
+static void let_go_of_model(struct group *g, const struct job *j)
+{
+    struct loaded *l = g->p->loaded;
+    if (!l || (l->shell && loaded_fits(l, j)))
+        return;
+    g->p->loaded = NULL;
+    loaded_unref(l);
+}
+
 static void join_gang(struct group *g, const Ebb__Stage *m, struct job *j)
 {
     struct err e;
+    let_go_of_model(g, j);
     if (m->gang != g->gang)
         g->slowest_ms = 0;
     forget(g);

@@ -168,11 +168,12 @@ static void drop_unwanted(struct group *g, struct flights *list)
 
 void sends_pump(struct group *g)
 {
-    while (g->go && g->waiting.first && g->flying.count < credits(g)) {
-        struct flight *f = g->waiting.first;
-        if (f->items[0]->held->job->id != g->job->id)
-            break; /* of a job whose gang is over: its leases are to be closed */
-        unlink_at(&g->waiting, &g->waiting.first);
+    for (struct flight **at = &g->waiting.first, *f; g->go && (f = *at) && g->flying.count < credits(g);) {
+        if (f->items[0]->held->job->id != g->job->id) {
+            at = &f->next; /* of a job whose gang is over: its leases are to be closed */
+            continue;
+        }
+        unlink_at(&g->waiting, at);
         if (!wanted(f)) {
             discard(g, f);
             continue;
