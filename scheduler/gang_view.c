@@ -89,6 +89,11 @@ int gang_why(const struct sched *s, const struct job *j, char *out, size_t size)
     uint64_t memory;
     if (j->by_window || !too_small(s, j, &reach, &memory))
         return 0;
+    if (s->now_ms < j->gang_after_ms) {
+        SAY("its pipeline broke: worker %" PRIx64 " got no answer from %" PRIx64 "; it is set up again in %" PRIu64 " s", j->gang_apart[0], j->gang_apart[1],
+            (j->gang_after_ms - s->now_ms) / 1000 + 1);
+        return 1;
+    }
     if (!p->stages && (!least || j->gang_supply < 2)) {
         SAY("its model needs %.1f GiB, the largest worker has %.1f GiB: if no others come in a few seconds it is held by parts, in turn",
             (double)p->model_bytes / (1 << 30), (double)memory / (1 << 30));
@@ -96,11 +101,6 @@ int gang_why(const struct sched *s, const struct job *j, char *out, size_t size)
     }
     if (p->max_workers && p->max_workers < least) {
         SAY("its model needs %u workers that reach each other, and it may have at most %u", least, p->max_workers);
-        return 1;
-    }
-    if (s->now_ms < j->gang_after_ms) {
-        SAY("its pipeline broke: worker %" PRIx64 " got no answer from %" PRIx64 "; it is set up again in %" PRIu64 " s", j->gang_apart[0], j->gang_apart[1],
-            (j->gang_after_ms - s->now_ms) / 1000 + 1);
         return 1;
     }
     size_t unoccupied, measuring;
