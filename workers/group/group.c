@@ -502,7 +502,11 @@ void group_free(struct group *g)
 {
     if (!g)
         return;
-    carrier_free(g->carrier); /* no message comes in any more */
+    pthread_mutex_lock(&g->p->lock); /* out of its gang: a runner that is not through yet sends nothing */
+    g->gang = 0;
+    g->go = 0;
+    pthread_mutex_unlock(&g->p->lock);
+    carrier_free(g->carrier);        /* no message comes in any more */
     runner_end(&g->runner);
     stage_join(&g->finisher);
     stage_join(&g->loader);

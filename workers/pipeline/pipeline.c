@@ -162,8 +162,8 @@ void pipeline_free(struct pipeline *p)
     queue_close(&p->to_infer);
     for (uint32_t i = 0; p->lane && i < p->o.lanes; i++)
         stage_join(&p->lane[i]);
-    group_free(p->group);
     stage_join(&p->writer);
+    group_free(p->group);
     pthread_mutex_lock(&p->lock);
     while (p->scans) {
         pthread_mutex_unlock(&p->lock);
