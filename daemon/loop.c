@@ -35,6 +35,7 @@
 #include "daemon/publish.h"
 #include "daemon/relay.h"
 #include "daemon/sweep.h"
+#include "wire/sock.h"
 
 #define RETRY_MS 1000     /* between two tries to open the store */
 #define BUSY_RETRY_MS 50  /* somebody reads it: soon over */
@@ -503,6 +504,8 @@ int loop_run(struct config *config, int argc, char **argv)
     } else if (st == ST_OK) {
         unlink(d.clients_endpoint + strlen("ipc://"));
         unlink(d.workers_endpoint + strlen("ipc://"));
+        sock_sweep(config->runtime_dir, RELAY_NAME, 0);  /* ours: closed above */
+        sock_sweep(config->runtime_dir, SOCK_STAGES, 1); /* of workers that were killed */
     }
     if (d.runtime_lock >= 0)
         close(d.runtime_lock);

@@ -1,5 +1,6 @@
 #include "wire/sock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -8,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -225,6 +229,25 @@ enum status sock_dealer(void *context, const char *endpoint, const struct keys *
 enum status sock_dealer_apart(void *context, const char *endpoint, const struct keys *keys, struct sock **out, struct err *e)
 {
     return dealer_new(context, endpoint, keys, NULL, 0, out, e);
+}
+
+void sock_sweep(const char *folder, const char *prefix, int age_s)
+{
+    DIR *d = opendir(folder);
+    for (struct dirent *x; d && (x = readdir(d));) {
+        struct sockaddr_un a = {.sun_family = AF_UNIX};
+        struct stat s;
+        if (strncmp(x->d_name, prefix, strlen(prefix)) != 0 || snprintf(a.sun_path, sizeof a.sun_path, "%s/%s", folder, x->d_name) >= (int)sizeof a.sun_path ||
+            lstat(a.sun_path, &s) || !S_ISSOCK(s.st_mode) || time(NULL) - s.st_mtime < age_s)
+            continue;
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) && errno == ECONNREFUSED)
+            unlink(a.sun_path);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (d)
+        closedir(d);
 }
 
 enum status sock_own_address(const char *endpoint, char *out, size_t size, struct err *e)

@@ -56,6 +56,10 @@ MUST_USE enum status sock_meet(void *context, const char *endpoint, const struct
 /* The address of ours that faces whoever listens at `endpoint`, as it stands in endpoints: others of the pool reach us there. Over ipc everybody is on this machine:
    127.0.0.1. */
 MUST_USE enum status sock_own_address(const char *endpoint, char *out, size_t size, struct err *e);
+#define SOCK_STAGES "stage-" /* begins the names of workers' own sockets, beside the daemon's */
+/* Removes the socket files of `folder` whose names begin with prefix and at which nobody listens (their processes were killed), if they are older than age_s seconds:
+   one that is about to listen is young. */
+void sock_sweep(const char *folder, const char *prefix, int age_s);
 void sock_close(struct sock *s); /* waits at most a second for what was sent */
 void *sock_zmq(struct sock *s);  /* for zmq_poll */
 int sock_fd(struct sock *s);     /* ZMQ_FD: edge-triggered, wakes only; then ask sock_readable */

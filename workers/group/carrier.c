@@ -5,17 +5,13 @@
    none of ours (dropped); a peer that takes nothing in (frames wait in memory: the head's credits bound how many). */
 #include "workers/group/carrier.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -27,7 +23,6 @@
 #define STACK_BYTES (1u << 20)
 #define MESSAGES_A_TURN 64
 #define STALE_S 60            /* a socket file that old, at which nobody listens, was left by a worker that was killed */
-#define STAGE_PREFIX "stage-"
 
 struct payload {
     zmq_msg_t frame;
@@ -413,26 +408,6 @@ static void *carrier_run(void *arg)
 
 /* Where it listens ---------------------------------------------------------------------------------------------------------------- */
 
-/* Socket files of workers that were killed. One that is about to listen is young. */
-static void sweep(const char *folder)
-{
-    DIR *d = opendir(folder);
-    for (struct dirent *x; d && (x = readdir(d));) {
-        struct sockaddr_un a = {.sun_family = AF_UNIX};
-        struct stat s;
-        if (strncmp(x->d_name, STAGE_PREFIX, sizeof STAGE_PREFIX - 1) != 0 || snprintf(a.sun_path, sizeof a.sun_path, "%s/%s", folder, x->d_name) >= (int)sizeof a.sun_path ||
-            lstat(a.sun_path, &s) || !S_ISSOCK(s.st_mode) || time(NULL) - s.st_mtime < STALE_S)
-            continue;
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) && errno == ECONNREFUSED)
-            unlink(a.sun_path);
-        if (fd >= 0)
-            close(fd);
-    }
-    if (d)
-        closedir(d);
-}
-
 static enum status choose(struct carrier *c, const char *endpoint, const struct keys *keys, uint64_t number, char *at, size_t size, struct err *e)
 {
     char address[220];
@@ -448,8 +423,8 @@ static enum status choose(struct carrier *c, const char *endpoint, const struct 
     char *folder = mem_strndup(endpoint + 6, (size_t)(slash - endpoint - 6));
     if (!folder)
         return err_nomem(e, "a path");
-    sweep(folder);
-    int n = snprintf(at, size, "ipc://%s/" STAGE_PREFIX "%" PRIx64, folder, number);
+    sock_sweep(folder, SOCK_STAGES, STALE_S);
+    int n = snprintf(at, size, "ipc://%s/" SOCK_STAGES "%" PRIx64, folder, number);
     mem_free(folder);
     if (n - 6 >= (int)sizeof ((struct sockaddr_un *)0)->sun_path)
         return err_set(e, ST_ENV, "'%s' is too long for a socket's path", at);
@@ -514,6 +489,8 @@ void carrier_free(struct carrier *c)
     if (c->router) {
         close_now(sock_zmq(c->router));
         sock_close(c->router);
+        if (strncmp(c->endpoint, "ipc://", 6) == 0)
+            unlink(c->endpoint + 6); /* ZeroMQ leaves it */
     }
     for (struct frames *f = c->out, *next; f; f = next) {
         next = f->next;
