@@ -213,6 +213,8 @@ static enum status read_task(struct at at, json_t *j, const char *word, int has_
                 c->task = (enum task)i;
                 return ST_OK;
             }
+        if (strcmp(word, task_words[TASK_OUTPUTS]) == 0)
+            return err_set(e, ST_USER, "the task 'outputs' is for ONNX files; this model can have auto, embed, classify, token-classify or fill-mask");
         return err_set(e, ST_USER, "the task '%s' is not known; it is one of auto, embed, classify, token-classify, fill-mask", word);
     }
     const char *class = json_string_value(json_array_get(json_object_get(j, "architectures"), 0));
