@@ -393,16 +393,13 @@ void group_go(struct group *g, uint64_t gang, uint32_t cut)
     pthread_mutex_unlock(&g->p->lock);
 }
 
-void group_profile(struct group *g, uint64_t job)
+void group_wish(struct group *g, uint64_t job)
 {
-    if (!g)
-        return;
     struct err e;
     struct wish *w = mem_alloc(sizeof *w), **at = &g->profiles;
     if (!w)
         pipeline_out_of_memory(g->p, "a measurement");
     *w = (struct wish){.job = job};
-    pthread_mutex_lock(&g->p->lock);
     while (*at && (*at)->job != job)
         at = &(*at)->next;
     if (*at)
@@ -412,6 +409,14 @@ void group_profile(struct group *g, uint64_t job)
     if (start_loader(g, &e) != ST_OK)
         log_error("%s", e.text);
     pthread_cond_broadcast(&g->to_load);
+}
+
+void group_profile(struct group *g, uint64_t job)
+{
+    if (!g)
+        return;
+    pthread_mutex_lock(&g->p->lock);
+    group_wish(g, job);
     pthread_mutex_unlock(&g->p->lock);
 }
 

@@ -8,6 +8,7 @@
 #include "workers/group/carrier.h"
 #include "workers/group/group.h"
 #include "workers/group/message.h"
+#include "workers/group/drag.h"
 #include "workers/pipeline/stages.h"
 
 #define PASS_MOST 64
@@ -109,6 +110,7 @@ struct group {
     int closed;               /* leases were, since the list was looked through */
 
     struct wish { struct wish *next; uint64_t job; } *profiles; /* to be measured */
+    struct drag drag;         /* of the runners */
     int loading, finishing, stopping;
     struct stage finisher, loader;
 };
@@ -116,6 +118,7 @@ struct group {
 /* group.c, with the lock held */
 void group_fault(struct group *g, uint64_t peer, const char *text);
 void group_ready(struct group *g);               /* says it, when all is there */
+void group_wish(struct group *g, uint64_t job);  /* its costs are to be told */
 /* A message for member `to`: to the carrier, or straight to this worker's own part. Takes over the payload. */
 void group_pass(struct group *g, uint32_t to, Ebb__Envelope__BodyCase which, void *body, struct payload *p);
 void group_landed(struct group *g, Ebb__Envelope *m, struct payload *p); /* sends.c: a StageResult of this cut; takes over both */

@@ -142,6 +142,7 @@ static void profile(struct group *g)
         return; /* it is over */
     job_ref(j);
     r.model_key = j->model_key;
+    double drag = drag_factor(&g->drag);
     pthread_mutex_unlock(&p->lock);
     uint64_t begun = clock_ms();
     enum status st = measure(p, j, &r, &e);
@@ -150,7 +151,7 @@ static void profile(struct group *g)
     if (st == ST_OK) {
         double all = 0;
         for (uint32_t i = 0; i < r.profile->count; i++)
-            all += r.profile->list[i].time_ms;
+            all += r.profile->list[i].time_ms *= drag;
         log_info("job %" PRIu64 ": a micro-batch of %u tokens takes %.1f ms here, in %u segments (known in %" PRIu64 " ms)", j->id,
                  r.profile->texts * r.profile->tokens, all, r.profile->count, took);
     } else {

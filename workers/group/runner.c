@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -121,6 +122,16 @@ static const void *aligned(const struct work *w, void **copy, struct pipeline *p
     return *copy;
 }
 
+/* A member that others slow down has other costs than were measured: the scheduler divides the model anew if that is worth it. Where they are not kept they would have to
+   be measured again, beside the work. */
+static void look_at_drag(struct group *g, uint64_t took_ns, uint64_t cpu_ns)
+{
+    if (!drag_ran(&g->drag, took_ns, cpu_ns, clock_ms()) || !g->p->o.pack_dir)
+        return;
+    log_info("gang %" PRIx64 " cut %u: a micro-batch takes %.1f times its processor time here", g->gang, g->cut, drag_factor(&g->drag));
+    group_wish(g, g->job->id);
+}
+
 static void run_one(struct running *t, struct work *w)
 {
     struct group *g = t->r->g;
@@ -145,9 +156,12 @@ static void run_one(struct running *t, struct work *w)
     size_t out_len = 0;
     const struct model_result *result = NULL;
     struct err e;
+    uint64_t began_ns = clock_ns(), cpu_ns = slow_cpu_ns();
     struct slow s = slow_begin();
     enum status st = model_stage(w->part->loaded->model, t->ctx, b, in, payload_len(w->in), &out, &out_len, &result, &e);
     slow_end(&s);
+    cpu_ns = (uint64_t)((double)(slow_cpu_ns() - cpu_ns) * slow_factor());
+    uint64_t took_ns = clock_ns() - began_ns;
     mem_free(copy);
     if (st == ST_NOMEM || (st == ST_OK && !result && !(kept = mem_alloc(out_len ? out_len : 1))))
         pipeline_out_of_memory(p, "a micro-batch");
@@ -164,6 +178,7 @@ static void run_one(struct running *t, struct work *w)
         group_fault(g, 0, "the parts of the model are not those that its members have");
     } else {
         pass_on(g, w, kept, out_len, result);
+        look_at_drag(g, took_ns, cpu_ns);
     }
     pthread_mutex_unlock(&p->lock);
 }
