@@ -120,7 +120,7 @@ static enum status cannot_write(struct err *e)
 
 static enum status pack_table(struct loading *l, const char *name, uint32_t rows, uint32_t cols, struct err *e)
 {
-    uint32_t some = TABLE_BYTES / sizeof(float) / cols ? TABLE_BYTES / sizeof(float) / cols : 1;
+    uint32_t fit = (uint32_t)(TABLE_BYTES / sizeof(float)) / cols, some = fit ? fit : 1;
     float *space = loading_space(l, (size_t)(some < rows ? some : rows) * cols);
     if (!space)
         return err_nomem(e, "the model's weights");
