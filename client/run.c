@@ -383,7 +383,7 @@ static int run_run(int operand_count, char **operands)
 static const struct opt own[] = {
     {.name = "workers", .type = OPT_NUMBER, .value = &started_with.workers, .arg = "N", .group = "This machine", .help = "worker processes (default: 1, or as many as --stages)"},
     {.name = "lanes", .type = OPT_NUMBER, .value = &started_with.lanes, .arg = "N", .group = "This machine", .help = "cores that each worker uses (default: all, divided among them)"},
-    {.name = "memory", .type = OPT_SIZE, .value = &started_with.memory_bytes, .arg = "SIZE", .group = "This machine", .help = "memory that each worker may take (default: it decides)"},
+    {.name = "memory", .type = OPT_SIZE, .value = &started_with.memory_bytes, .arg = "SIZE", .group = "This machine", .help = "memory that each worker may take; a larger model is held by turns, some layers at a time (default: no limit)"},
     {.name = "retry", .type = OPT_FLAG, .value = &retry, .group = "This command", .help = "when the job is done: run the records that failed once more"},
     {.name = "force", .type = OPT_FLAG, .value = &common.force, .group = "This command", .help = "take over an output that belongs to another job, or holds other files"},
     {.name = "quiet", .letter = 'q', .type = OPT_FLAG, .value = &common.quiet, .group = "This command", .help = "say nothing but errors"},
