@@ -59,6 +59,11 @@ struct sched_segment {  /* of a model, on one worker, for a micro-batch of the n
     double out_bytes;      /* what crosses the cut behind it */
 };
 
+struct sched_link {     /* between two workers, either way */
+    uint64_t worker;       /* at its other end */
+    double bits_per_s, latency_ms;
+};
+
 struct sched_member {   /* of a gang: who holds which segments, [first, end) */
     uint64_t worker;
     uint32_t first, end;
@@ -159,6 +164,8 @@ struct sched_event {
             const struct sched_segment *segments;
             size_t count;
             uint64_t fixed_bytes;            /* memory that a stage takes beside its weights */
+            const struct sched_link *links;  /* to workers of other hosts; those that nobody measured cost nothing */
+            size_t link_count;
         } profiled;
         struct {                             /* STAGE_READY, STAGE_FAULT */
             uint64_t gang;
