@@ -114,7 +114,7 @@ SRC_worker := workers/link.c workers/outbox.c workers/remote/remote.c workers/re
               workers/pipeline/record_json.c workers/pipeline/steps_model.c workers/pipeline/steps_command.c workers/pipeline/steps_unit.c workers/pipeline/steps.c \
               workers/pipeline/models.c workers/pipeline/cut.c workers/pipeline/pipeline.c workers/main.c
 # the worker's side of pipelines over several workers
-SRC_worker += workers/group/message.c workers/group/carrier.c workers/group/runner.c workers/group/sends.c workers/group/cost.c workers/group/drag.c workers/group/loader.c workers/group/group.c
+SRC_worker += workers/group/message.c workers/group/carrier.c workers/group/runner.c workers/group/sends.c workers/group/cost.c workers/group/drag.c workers/group/ways.c workers/group/loader.c workers/group/group.c
 SRC_engine += workers/engine/slow.c
 SRC_worker += workers/command/answer.c workers/command/noise.c workers/command/spawn.c workers/command/child.c workers/command/quiet.c workers/command/deal.c workers/command/fate.c workers/command/command.c
 SRC_agent  := workers/agent/calendar.c workers/agent/policy.c workers/agent/people.c workers/agent/watch.c workers/agent/cgroup.c workers/agent/family.c workers/agent/guests.c \

@@ -27,6 +27,7 @@
 #include "wire/wire.h"
 #include "workers/engine/profile.h"
 #include "workers/group/group.h"
+#include "workers/group/ways.h"
 #include "workers/outbox.h"
 #include "workers/remote/remote.h"
 #include "workers/service.h"
@@ -163,8 +164,16 @@ static void say_profiled(struct link *l, struct report *r)
 {
     struct profile *p = r->profile;
     Ebb__Segment *segments = mem_array(p->count, sizeof *segments), **at = mem_array(p->count, sizeof(void *));
-    if (!segments || !at)
+    Ebb__Link *links = mem_array(r->way_count, sizeof *links), **links_at = mem_array(r->way_count, sizeof(void *));
+    if (!segments || !at || !links || !links_at)
         outbox_no_memory();
+    for (size_t i = 0; i < r->way_count; i++) {
+        links[i] = (Ebb__Link)EBB__LINK__INIT;
+        links[i].worker = r->ways[i].worker;
+        links[i].bits_per_s = r->ways[i].bits_per_s;
+        links[i].latency_ms = r->ways[i].latency_ms;
+        links_at[i] = &links[i];
+    }
     for (uint32_t i = 0; i < p->count; i++) {
         segments[i] = (Ebb__Segment)EBB__SEGMENT__INIT;
         segments[i].time_ms = p->list[i].time_ms;
@@ -182,9 +191,14 @@ static void say_profiled(struct link *l, struct report *r)
     m.segments = at;
     m.fixed_bytes = p->fixed_bytes;
     m.dims = r->dims;
+    m.n_links = r->way_count;
+    m.links = links_at;
     send(l, EBB__ENVELOPE__BODY_PROFILED, &m);
     mem_free(segments);
     mem_free(at);
+    mem_free(links);
+    mem_free(links_at);
+    mem_free(r->ways);
     profile_release(p);
     mem_free(p);
 }
@@ -399,7 +413,7 @@ static void on_message(struct link *l, const Ebb__Envelope *m, uint64_t now_ms)
         drain(l, m->drain->grace_ms, "the daemon says so", now_ms);
         break;
     case EBB__ENVELOPE__BODY_PROFILE:
-        group_profile(pipeline_group(l->p), m->profile->job);
+        group_profile(pipeline_group(l->p), m->profile);
         break;
     case EBB__ENVELOPE__BODY_STAGE:
         group_stage(pipeline_group(l->p), m->stage);

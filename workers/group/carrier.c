@@ -22,6 +22,7 @@
 
 #define STACK_BYTES (1u << 20)
 #define MESSAGES_A_TURN 64
+#define ENDPOINT_BYTES 256
 #define STALE_S 60            /* a socket file that old, at which nobody listens, was left by a worker that was killed */
 
 struct payload {
@@ -37,7 +38,7 @@ struct frames {               /* a message that waits for the thread */
 
 struct wanted {               /* a peer, as carrier_peers was told */
     uint64_t worker;
-    char endpoint[256], key[KEYS_Z85 + 1];
+    char endpoint[ENDPOINT_BYTES], key[KEYS_Z85 + 1];
 };
 
 struct peer {                 /* the thread's */
@@ -125,14 +126,19 @@ static void wake(struct carrier *c)
     }
 }
 
+static enum status check_peer(const struct carrier_peer *x, struct err *e)
+{
+    if (strlen(x->endpoint) >= ENDPOINT_BYTES || (*x->key && !keys_valid(x->key)) || (*x->key != 0) != (strncmp(x->endpoint, "tcp://", 6) == 0))
+        return err_set(e, ST_CORRUPT, "a member at '%.300s', with a key that does not go with that", x->endpoint);
+    return ST_OK;
+}
+
 enum status carrier_peers(struct carrier *c, const struct carrier_peer *list, size_t n, struct err *e)
 {
     struct wanted w[CARRIER_PEERS];
     BUG_IF(n > CARRIER_PEERS, "%zu peers of one member", n);
     for (size_t i = 0; i < n; i++) {
-        if (strlen(list[i].endpoint) >= sizeof w[i].endpoint || (*list[i].key && !keys_valid(list[i].key)) ||
-            (*list[i].key != 0) != (strncmp(list[i].endpoint, "tcp://", 6) == 0))
-            return err_set(e, ST_CORRUPT, "a member at '%.300s', with a key that does not go with that", list[i].endpoint);
+        TRY(check_peer(&list[i], e));
         w[i].worker = list[i].worker;
         snprintf(w[i].endpoint, sizeof w[i].endpoint, "%s", list[i].endpoint);
         snprintf(w[i].key, sizeof w[i].key, "%s", list[i].key);
@@ -210,19 +216,39 @@ static void disconnect(struct peer *p)
     *p = (struct peer){.sock = NULL};
 }
 
-static enum status connect_to(struct carrier *c, const struct wanted *w, struct peer *p, struct err *e)
+/* A DEALER that is not connected yet. */
+static enum status dealer_for(struct carrier *c, const char *endpoint, const char *key, struct sock **out, struct err *e)
 {
     struct keys keys = c->keys;
+    if (*key) {
+        snprintf(keys.server_key, sizeof keys.server_key, "%s", key);
+        if (!*keys.public_key)
+            return err_set(e, ST_USER, "a member at '%s', where this worker speaks over ipc", endpoint);
+    }
+    return sock_dealer_apart(c->context, endpoint, *key ? &keys : NULL, out, e);
+}
+
+enum status carrier_dial(struct carrier *c, const struct carrier_peer *to, struct sock **out, struct err *e)
+{
+    struct sock *s;
+    TRY(check_peer(to, e));
+    TRY(dealer_for(c, to->endpoint, to->key, &s, e));
+    if (zmq_connect(sock_zmq(s), to->endpoint)) {
+        enum status st = err_set(e, ST_ENV, "cannot connect to '%s': %s", to->endpoint, zmq_strerror(errno));
+        sock_close(s);
+        return st;
+    }
+    *out = s;
+    return ST_OK;
+}
+
+static enum status connect_to(struct carrier *c, const struct wanted *w, struct peer *p, struct err *e)
+{
     char name[64];
     snprintf(name, sizeof name, "inproc://stage.%p.%u", (void *)c, c->monitors++);
     *p = (struct peer){.w = *w};
-    if (*w->key) {
-        snprintf(keys.server_key, sizeof keys.server_key, "%s", w->key);
-        if (!*keys.public_key)
-            return err_set(e, ST_USER, "a member at '%s', where this worker speaks over ipc", w->endpoint);
-    }
     /* The monitor stands before the connection begins, so that no event of it is missed. */
-    TRY(sock_dealer_apart(c->context, w->endpoint, *w->key ? &keys : NULL, &p->sock, e));
+    TRY(dealer_for(c, w->endpoint, w->key, &p->sock, e));
     if (zmq_socket_monitor(sock_zmq(p->sock), name, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED) || !(p->monitor = zmq_socket(c->context, ZMQ_PAIR)) ||
         zmq_connect(p->monitor, name) || zmq_connect(sock_zmq(p->sock), w->endpoint)) {
         enum status st = err_set(e, ST_ENV, "cannot connect to a member of the gang at '%s': %s", w->endpoint, zmq_strerror(errno));
@@ -332,18 +358,32 @@ static int next_frame(void *zmq, zmq_msg_t *m)
     return n >= 0;
 }
 
+/* Whoever measures the way here gets a short answer, if there was something to weigh the way with. Takes over the name. */
+static void answer_probe(struct carrier *c, zmq_msg_t *name, Ebb__LinkProbe *probe)
+{
+    struct buf b = {.data = NULL};
+    struct err e;
+    zmq_msg_t m;
+    void *zmq = sock_zmq(c->router);
+    int ready = wire_encode(EBB__ENVELOPE__BODY_LINK_PROBE, probe, &b, &e) == ST_OK && zmq_msg_init_data(&m, b.data, b.len, give_back, NULL) == 0;
+    if (!ready)
+        buf_release(&b);
+    else if (zmq_msg_send(name, zmq, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 || zmq_msg_send(&m, zmq, ZMQ_DONTWAIT) < 0)
+        zmq_msg_close(&m); /* it is gone, or takes nothing in: so it learns nothing */
+    zmq_msg_close(name);
+}
+
 /* One message: 0 when there is none. */
 static int receive(struct carrier *c)
 {
     void *zmq = sock_zmq(c->router);
-    zmq_msg_t m;
+    zmq_msg_t m, name;
     struct payload *p = NULL;
     Ebb__Envelope *envelope = NULL;
     struct err e;
-    if (!next_frame(zmq, &m))
+    if (!next_frame(zmq, &name))
         return 0;
-    int more = zmq_msg_more(&m); /* that was the sender's name, which says nothing */
-    zmq_msg_close(&m);
+    int more = zmq_msg_more(&name);
     enum status st = ST_CORRUPT;
     if (more && next_frame(zmq, &m)) {
         more = zmq_msg_more(&m);
@@ -362,6 +402,13 @@ static int receive(struct carrier *c)
         more = zmq_msg_more(&m);
         zmq_msg_close(&m);
     }
+    if (st == ST_OK && p && envelope->body_case == EBB__ENVELOPE__BODY_LINK_PROBE) {
+        answer_probe(c, &name, envelope->link_probe);
+        wire_free(envelope);
+        payload_free(p);
+        return 1;
+    }
+    zmq_msg_close(&name); /* it says nothing: who speaks shows its pass */
     if (st == ST_OK) {
         c->h.message(c->h.arg, envelope, p);
         return 1;

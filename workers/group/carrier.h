@@ -47,6 +47,10 @@ MUST_USE enum status carrier_peers(struct carrier *c, const struct carrier_peer 
    ST_NOMEM; ST_USER: it is too long. */
 MUST_USE enum status carrier_send(struct carrier *c, uint64_t peer, Ebb__Envelope__BodyCase which, void *body, struct payload *p, struct err *e);
 void carrier_poke(struct carrier *c);
+struct sock;
+/* A DEALER of the caller's to one peer, connected or about to be, with this worker's key: for questions beside the gang (ways.h). Whatever comes in here with a LinkProbe is
+   answered at once by the same, without a payload, and goes to no handler. */
+MUST_USE enum status carrier_dial(struct carrier *c, const struct carrier_peer *to, struct sock **out, struct err *e);
 
 /* data: of mem_alloc, the payload's from now on, also on failure (NULL: memory is out). */
 struct payload *payload_new(void *data, size_t len);

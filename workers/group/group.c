@@ -393,17 +393,23 @@ void group_go(struct group *g, uint64_t gang, uint32_t cut)
     pthread_mutex_unlock(&g->p->lock);
 }
 
-void group_wish(struct group *g, uint64_t job)
+static void wish_free(struct wish *w)
+{
+    mem_free(w->peers);
+    mem_free(w);
+}
+
+void group_wish(struct group *g, uint64_t job, struct way_peer *peers, size_t n)
 {
     struct err e;
     struct wish *w = mem_alloc(sizeof *w), **at = &g->profiles;
     if (!w)
         pipeline_out_of_memory(g->p, "a measurement");
-    *w = (struct wish){.job = job};
+    *w = (struct wish){.job = job, .peers = peers, .peer_count = n};
     while (*at && (*at)->job != job)
         at = &(*at)->next;
     if (*at)
-        mem_free(w);
+        wish_free(w);
     else
         *at = w;
     if (start_loader(g, &e) != ST_OK)
@@ -411,12 +417,25 @@ void group_wish(struct group *g, uint64_t job)
     pthread_cond_broadcast(&g->to_load);
 }
 
-void group_profile(struct group *g, uint64_t job)
+void group_profile(struct group *g, const Ebb__Profile *m)
 {
     if (!g)
         return;
+    size_t n = 0, most = m->n_peers < GROUP_WAYS ? m->n_peers : GROUP_WAYS;
+    struct way_peer *peers = mem_array(most, sizeof *peers);
+    if (!peers && most)
+        pipeline_out_of_memory(g->p, "a measurement");
+    for (size_t i = 0; i < most; i++) {
+        const Ebb__StageMember *x = m->peers[i];
+        if (strlen(x->endpoint) >= sizeof peers[n].endpoint || strlen(x->key) >= sizeof peers[n].key)
+            continue; /* no worker has such a one */
+        peers[n].worker = x->worker;
+        snprintf(peers[n].endpoint, sizeof peers[n].endpoint, "%s", x->endpoint);
+        snprintf(peers[n].key, sizeof peers[n].key, "%s", x->key);
+        n++;
+    }
     pthread_mutex_lock(&g->p->lock);
-    group_wish(g, job);
+    group_wish(g, m->job, peers, n);
     pthread_mutex_unlock(&g->p->lock);
 }
 
@@ -511,16 +530,16 @@ void group_free(struct group *g)
     g->gang = 0;
     g->go = 0;
     pthread_mutex_unlock(&g->p->lock);
+    stage_join(&g->loader);          /* it may be measuring a way */
     carrier_free(g->carrier);        /* no message comes in any more */
     runner_end(&g->runner);
     stage_join(&g->finisher);
-    stage_join(&g->loader);
     pthread_mutex_lock(&g->p->lock);
     sends_drop(g);
     pthread_mutex_unlock(&g->p->lock);
     for (struct wish *w = g->profiles, *next; w; w = next) {
         next = w->next;
-        mem_free(w);
+        wish_free(w);
     }
     part_unref(g->part);
     part_unref(g->spare);

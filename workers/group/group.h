@@ -17,6 +17,7 @@
 #include "workers/engine/model.h"
 
 #define GROUP_MOST 8 /* members: GANG_MOST of scheduler/sched.h */
+#define GROUP_WAYS 32 /* peers whose ways are measured at a time */
 
 struct blackbox_record;
 struct group;
@@ -43,7 +44,7 @@ void group_free(struct group *g);
 /* The link's thread. None of these waits. */
 const char *group_endpoint(const struct group *g); /* "": it can be in no gang */
 const char *group_key(const struct group *g);
-void group_profile(struct group *g, uint64_t job);
+void group_profile(struct group *g, const Ebb__Profile *m);
 void group_stage(struct group *g, const Ebb__Stage *m);
 void group_go(struct group *g, uint64_t gang, uint32_t cut);
 int group_busy(struct group *g); /* a thread of its own is at work, perhaps for long */

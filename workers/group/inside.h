@@ -9,6 +9,7 @@
 #include "workers/group/group.h"
 #include "workers/group/message.h"
 #include "workers/group/drag.h"
+#include "workers/group/ways.h"
 #include "workers/pipeline/stages.h"
 
 #define PASS_MOST 64
@@ -109,7 +110,12 @@ struct group {
     pthread_cond_t room, land, to_load;
     int closed;               /* leases were, since the list was looked through */
 
-    struct wish { struct wish *next; uint64_t job; } *profiles; /* to be measured */
+    struct wish {
+        struct wish *next;
+        uint64_t job;
+        struct way_peer *peers; /* to measure the way to, too */
+        size_t peer_count;
+    } *profiles;              /* to be measured */
     struct drag drag;         /* of the runners */
     int loading, finishing, stopping;
     struct stage finisher, loader;
@@ -118,7 +124,8 @@ struct group {
 /* group.c, with the lock held */
 void group_fault(struct group *g, uint64_t peer, const char *text);
 void group_ready(struct group *g);               /* says it, when all is there */
-void group_wish(struct group *g, uint64_t job);  /* its costs are to be told */
+/* The job's costs are to be told, and the ways to n peers, which it takes over. */
+void group_wish(struct group *g, uint64_t job, struct way_peer *peers, size_t n);
 /* A message for member `to`: to the carrier, or straight to this worker's own part. Takes over the payload. */
 void group_pass(struct group *g, uint32_t to, Ebb__Envelope__BodyCase which, void *body, struct payload *p);
 void group_landed(struct group *g, Ebb__Envelope *m, struct payload *p); /* sends.c: a StageResult of this cut; takes over both */

@@ -126,6 +126,15 @@ static enum status measure(struct pipeline *p, struct job *j, struct report *r, 
     return st;
 }
 
+static int goes_on(void *group)
+{
+    struct group *g = group;
+    pthread_mutex_lock(&g->p->lock);
+    int on = !g->stopping;
+    pthread_mutex_unlock(&g->p->lock);
+    return on;
+}
+
 /* Likewise. */
 static void profile(struct group *g)
 {
@@ -137,9 +146,13 @@ static void profile(struct group *g)
     while (j && j->id != w->job)
         j = j->next;
     struct report r = {.kind = REPORT_PROFILED, .job = w->job};
+    struct way_peer *peers = w->peers;
+    size_t n = w->peer_count;
     mem_free(w);
-    if (!j)
+    if (!j) {
+        mem_free(peers);
         return; /* it is over */
+    }
     job_ref(j);
     r.model_key = j->model_key;
     double drag = drag_factor(&g->drag);
@@ -147,6 +160,12 @@ static void profile(struct group *g)
     uint64_t begun = clock_ms();
     enum status st = measure(p, j, &r, &e);
     uint64_t took = clock_ms() - begun;
+    if (st == ST_OK && n) {
+        if (!(r.ways = mem_array(n, sizeof *r.ways)))
+            pipeline_out_of_memory(p, "a measurement");
+        r.way_count = ways_measure(g->carrier, peers, n, goes_on, g, r.ways);
+    }
+    mem_free(peers);
     pthread_mutex_lock(&p->lock);
     if (st == ST_OK) {
         double all = 0;

@@ -129,7 +129,7 @@ static void look_at_drag(struct group *g, uint64_t took_ns, uint64_t cpu_ns)
     if (!drag_ran(&g->drag, took_ns, cpu_ns, clock_ms()) || !g->p->o.pack_dir)
         return;
     log_info("gang %" PRIx64 " cut %u: a micro-batch takes %.1f times its processor time here", g->gang, g->cut, drag_factor(&g->drag));
-    group_wish(g, g->job->id);
+    group_wish(g, g->job->id, NULL, 0);
 }
 
 static void run_one(struct running *t, struct work *w)

@@ -180,6 +180,7 @@ void pipeline_free(struct pipeline *p)
         if (r->profile)
             profile_release(r->profile);
         mem_free(r->profile);
+        mem_free(r->ways);
         mem_free(r);
     }
     loaded_unref(p->loaded);

@@ -90,6 +90,7 @@ enum report_kind {
     REPORT_STAGE_FAULT,
 };
 struct profile;
+struct way;
 
 struct report {
     struct report *next;
@@ -99,6 +100,8 @@ struct report {
     struct commit *commit;    /* COMMIT: the caller's from now on */
     uint64_t at;              /* CUT */
     struct profile *profile;  /* PROFILED: the caller's from now on, profile_release and mem_free; with what MODEL_READY has */
+    struct way *ways;         /* PROFILED: likewise, mem_free */
+    size_t way_count;
     uint64_t gang, peer;      /* STAGE_...; peer: FAULT, 0: its own */
     uint32_t cut;
     uint8_t digest[16];       /* MODEL_READY */

@@ -17,6 +17,9 @@ struct worker {
     pid_t pid; /* 0: there is none */
     char box[160], endpoint[200], key[48];
     int hello, bye, ready, faults, profiled;
+    size_t links;
+    uint64_t link_to;
+    double bits_per_s, latency_ms;
     uint32_t ready_cut;
     uint64_t peer;         /* of its last fault */
     uint32_t fault_cut;
@@ -85,6 +88,12 @@ static int on_other(struct daemon *d, const Ebb__Envelope *m)
         for (int i = 0; i < SEGMENTS; i++)
             w->ms[i] = m->profiled->segments[i]->time_ms;
         w->fixed = m->profiled->fixed_bytes;
+        w->links = m->profiled->n_links;
+        if (w->links) {
+            w->link_to = m->profiled->links[0]->worker;
+            w->bits_per_s = m->profiled->links[0]->bits_per_s;
+            w->latency_ms = m->profiled->links[0]->latency_ms;
+        }
         assert_int_equal(m->profiled->job, JOB);
         assert_memory_equal(m->profiled->digest.data, d->digest.bytes, 16);
         return 1;
@@ -820,6 +829,47 @@ static void segments_are_measured_once(void **state)
     free_pool(p);
 }
 
+/* One that answers, one that is not there, and one whose name is too long. Strangers who ask without a payload, or for what is none, hear nothing and do no harm. */
+static void ways_are_measured(void **state)
+{
+    (void)state;
+    struct pool *p = make_pool(FEW);
+    Ebb__StageMember list[3], *at[3];
+    Ebb__Profile m = EBB__PROFILE__INIT;
+    char gone[200], endless[600];
+    start(p, 2, NULL);
+    snprintf(gone, sizeof gone, "ipc://%s/nobody", p->d->dir);
+    memset(endless, 'x', sizeof endless);
+    memcpy(endless, "ipc://", 6);
+    endless[sizeof endless - 1] = 0;
+    const char *endpoints[] = {gone, p->w[1].endpoint, endless};
+    for (int i = 0; i < 3; i++) {
+        list[i] = (Ebb__StageMember)EBB__STAGE_MEMBER__INIT;
+        list[i].worker = i == 1 ? p->w[1].number : 77;
+        list[i].endpoint = (char *)(uintptr_t)endpoints[i];
+        at[i] = &list[i];
+    }
+    void *s = stranger(p, 1);
+    Ebb__LinkProbe probe = EBB__LINK_PROBE__INIT;
+    tell(s, EBB__ENVELOPE__BODY_LINK_PROBE, &probe, NULL, 0);
+    m.job = JOB;
+    m.n_peers = 3;
+    m.peers = at;
+    to(p, 0);
+    say(p->d, EBB__ENVELOPE__BODY_PROFILE, &m);
+    HEAR_UNTIL(p->d, p->w[0].profiled);
+    assert_int_equal(p->w[0].links, 1);
+    assert_true(p->w[0].link_to == p->w[1].number);
+    assert_true(p->w[0].bits_per_s > 1e3 && p->w[0].latency_ms > 0);
+    ask_profile(p, 0); /* who is asked for no ways tells none */
+    assert_int_equal(p->w[0].links, 0);
+    zmq_close(s);
+    new_gang(p, (int[]){0, 1}, 2, 0); /* both are what they were */
+    lease_all(p, 0);
+    HEAR_UNTIL(p->d, all_done(p));
+    free_pool(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -839,6 +889,7 @@ int main(void)
         cmocka_unit_test(strangers_are_not_heard),
         cmocka_unit_test(a_result_that_does_not_fit),
         cmocka_unit_test(segments_are_measured_once),
+        cmocka_unit_test(ways_are_measured),
     };
     const char *only = getenv("TEST_ONLY");
     if (only)
