@@ -16,6 +16,7 @@ struct worker {
     uint32_t dims;
     uint32_t provider;    /* enum provider_id */
     char stage_endpoint[256], stage_key[41]; /* where others send it micro-batches; "": it can be in no pipeline */
+    uint64_t reach;       /* equal for those that can send each other micro-batches; 0: with nobody */
     uint64_t profiled_key; /* model whose segments it has measured, and proved; 0: none */
     int joined;           /* the core knows it in this generation */
     int ask_hello;        /* something did not reach it: it shall say what it holds */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/metrics.h"
 #include "wire/keys.h"
@@ -21,6 +22,11 @@
 #define TIME_MOST_MS 1e9
 #define BYTES_MOST (UINT64_C(1) << 50)
 #define REACH_TCP 1          /* all that have an address reach each other */
+#define PEERS_MOST 32        /* that one is asked to measure the way to */
+#define LINKS_MOST 64        /* that are heard of in one profile */
+#define LATENCY_BELOW_MS 60000
+#define RATE_LEAST 1.0       /* bits a second; what is below, or above the other, is no link's */
+#define RATE_MOST 1e15
 
 /* Coming in ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -52,6 +58,7 @@ uint64_t link_stage_hello(struct worker *w, const Ebb__Hello *h)
 {
     const char *endpoint = h->stage_endpoint ? h->stage_endpoint : "", *key = h->stage_key ? h->stage_key : "";
     w->stage_endpoint[0] = w->stage_key[0] = 0;
+    w->reach = 0;
     if (!*endpoint)
         return 0;
     if (!fit(w, endpoint, key)) {
@@ -63,9 +70,10 @@ uint64_t link_stage_hello(struct worker *w, const Ebb__Hello *h)
     snprintf(w->stage_endpoint, sizeof w->stage_endpoint, "%s", endpoint);
     snprintf(w->stage_key, sizeof w->stage_key, "%s", key);
     if (w->peer.user && !loopback(endpoint))
-        return REACH_TCP;
-    /* those of one machine; over its files and over its loopback are two things */
-    return XXH64(w->host, strlen(w->host), w->peer.user ? 2 : 1) | 2;
+        w->reach = REACH_TCP;
+    else /* those of one machine; over its files and over its loopback are two things */
+        w->reach = XXH64(w->host, strlen(w->host), w->peer.user ? 2 : 1) | 2;
+    return w->reach;
 }
 
 static const char *segments_senseless(const Ebb__Profiled *m)
@@ -92,6 +100,38 @@ const char *link_stage_senseless(const Ebb__Envelope *m)
     return m->stage_fault->gang && m->stage_fault->cut ? NULL : "a fault of no gang";
 }
 
+static const char *link_wrong(const struct worker *w, const Ebb__Link *x)
+{
+    if (!x->worker || x->worker == w->number)
+        return "it leads to no other worker";
+    if (!isfinite(x->bits_per_s) || x->bits_per_s < RATE_LEAST || x->bits_per_s > RATE_MOST)
+        return "its rate is impossible";
+    return isfinite(x->latency_ms) && x->latency_ms >= 0 && x->latency_ms < LATENCY_BELOW_MS ? NULL : "its latency is impossible";
+}
+
+/* Those that make sense into `out`, which holds LINKS_MOST; how many. Each of the others is as if nobody had measured it. */
+static size_t links_of(struct link *l, const struct worker *w, const Ebb__Profiled *m, struct sched_link *out)
+{
+    size_t count = 0, wrong = 0;
+    const char *why = NULL;
+    for (size_t i = 0; i < m->n_links; i++) {
+        const Ebb__Link *x = m->links[i];
+        const char *fault = i < LINKS_MOST ? link_wrong(w, x) : "there are too many";
+        if (fault) {
+            wrong++;
+            why = why ? why : fault;
+            continue;
+        }
+        out[count++] = (struct sched_link){x->worker, x->bits_per_s, x->latency_ms};
+        const struct worker *to = link_worker(l, x->worker);
+        if (to) /* else it left meanwhile */
+            log_info("worker %s: to worker %s %.*f Mbit/s, %.2f ms", w->name, to->name, x->bits_per_s < 1e7 ? 3 : 0, x->bits_per_s / 1e6, x->latency_ms);
+    }
+    if (wrong)
+        log_warn("worker %s: %zu of the %zu links that it says to have measured are left out: %s", w->name, wrong, m->n_links, why);
+    return count;
+}
+
 void link_profiled(struct link *l, struct worker *w, const Ebb__Profiled *m)
 {
     struct job *j = job_find(l->d, m->job);
@@ -106,6 +146,7 @@ void link_profiled(struct link *l, struct worker *w, const Ebb__Profiled *m)
         link_no_model(l, w, m->job, m->model_key, text, other == MODEL_OTHER_NUMERICS);
         return;
     }
+    struct sched_link links[LINKS_MOST];
     struct sched_segment *segments = mem_array(m->n_segments, sizeof *segments);
     if (!segments)
         link_no_memory(l);
@@ -125,6 +166,8 @@ void link_profiled(struct link *l, struct worker *w, const Ebb__Profiled *m)
     ev.u.profiled.segments = segments;
     ev.u.profiled.count = m->n_segments;
     ev.u.profiled.fixed_bytes = m->fixed_bytes;
+    ev.u.profiled.links = links;
+    ev.u.profiled.link_count = links_of(l, w, m, links);
     loop_tell(l->d, &ev);
     mem_free(segments);
 }
@@ -170,13 +213,53 @@ static struct worker *told(struct link *l, uint64_t worker, uint64_t job)
     return w && j && !w->ask_hello && link_tell_job(l, w, j) ? w : NULL;
 }
 
+/* Where others' micro-batches come in. Texts stay the worker's. */
+static Ebb__StageMember door(const struct worker *x)
+{
+    Ebb__StageMember m = EBB__STAGE_MEMBER__INIT;
+    m.worker = x->number;
+    m.endpoint = (char *)(uintptr_t)x->stage_endpoint;
+    m.key = (char *)(uintptr_t)x->stage_key;
+    return m;
+}
+
+/* Workers of other hosts that w may send micro-batches to, into `out`, which holds PEERS_MOST; how many. Where there are more, those that joined last:
+   the others were there when somebody else was asked. */
+static size_t peers_of(struct link *l, const struct worker *w, const struct worker **out)
+{
+    size_t count = 0, i = 0;
+    uint64_t now = clock_ms();
+    for (const struct worker *x; (x = link_next(l, &i));) {
+        if (!w->reach || x->reach != w->reach || !x->joined || strcmp(x->host, w->host) == 0 || now - x->seen_ms > l->d->config->worker_timeout)
+            continue;
+        size_t at = count;
+        while (at && out[at - 1]->since_ms < x->since_ms)
+            at--;
+        if (at == PEERS_MOST)
+            continue;
+        count += count < PEERS_MOST;
+        memmove(out + at + 1, out + at, (count - 1 - at) * sizeof *out);
+        out[at] = x;
+    }
+    return count;
+}
+
 void link_send_profile(struct link *l, uint64_t worker, uint64_t job)
 {
     struct worker *w = told(l, worker, job);
+    const struct worker *peers[PEERS_MOST];
+    Ebb__StageMember members[PEERS_MOST], *pointers[PEERS_MOST];
     Ebb__Profile m = EBB__PROFILE__INIT;
+    if (!w)
+        return;
     m.job = job;
-    if (w)
-        link_send_to(l, w, EBB__ENVELOPE__BODY_PROFILE, &m);
+    m.n_peers = peers_of(l, w, peers);
+    m.peers = pointers;
+    for (size_t i = 0; i < m.n_peers; i++) {
+        members[i] = door(peers[i]);
+        pointers[i] = &members[i];
+    }
+    link_send_to(l, w, EBB__ENVELOPE__BODY_PROFILE, &m);
 }
 
 void link_send_stage(struct link *l, uint64_t worker, uint64_t job, uint64_t gang, uint32_t cut, uint64_t head, const struct sched_member *first, size_t count)
@@ -191,12 +274,9 @@ void link_send_stage(struct link *l, uint64_t worker, uint64_t job, uint64_t gan
         const struct worker *x = link_worker(l, first[i].worker);
         if (!x)
             return; /* it has gone meanwhile: the core divides anew */
-        members[i] = (Ebb__StageMember)EBB__STAGE_MEMBER__INIT;
-        members[i].worker = first[i].worker;
+        members[i] = door(x);
         members[i].first = first[i].first;
         members[i].end = first[i].end;
-        members[i].endpoint = (char *)(uintptr_t)x->stage_endpoint;
-        members[i].key = (char *)(uintptr_t)x->stage_key;
         pointers[i] = &members[i];
     }
     /* Nobody outside can guess it, and none is kept: a gang's follows from its name. */

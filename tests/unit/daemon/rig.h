@@ -216,6 +216,9 @@ struct rig_worker {
     uint64_t sent_ms;
     const char *numerics; /* of what it loads; NULL: "test-f32" */
     const char *name, *stage_endpoint, *stage_key; /* NULL: "test-host/1", none */
+    const char *host;        /* NULL: "test-host" */
+    const char *at;          /* where it connects to, with these keys; NULL: the daemon's own socket, without */
+    const struct keys *keys;
     int (*hears)(struct rig_worker *w, const Ebb__Envelope *m); /* before anything else; 1: that is all. NULL: not */
 };
 
@@ -233,7 +236,7 @@ static inline void rig_hello(struct rig_worker *w)
     h.version_min = h.version_max = WIRE_VERSION;
     h.program = "scripted worker";
     h.worker = w->number;
-    h.host = "test-host";
+    h.host = (char *)(uintptr_t)(w->host ? w->host : "test-host");
     h.pid = 0;
     h.lanes = 1;
     h.numerics = "test-f32";
@@ -266,7 +269,7 @@ static inline void rig_worker_begin(struct rig_worker *w, struct rig *r, uint64_
     w->r = r;
     w->number = number;
     w->chunk_bytes = 2000;
-    if (sock_dealer(r->zmq, r->workers, NULL, &w->number, sizeof w->number, &w->s, &e) != ST_OK)
+    if (sock_dealer(r->zmq, w->at ? w->at : r->workers, w->keys, &w->number, sizeof w->number, &w->s, &e) != ST_OK)
         RIG_FAIL("%s", e.text);
     rig_hello(w);
 }
