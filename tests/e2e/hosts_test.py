@@ -2,6 +2,7 @@
 workers that see none of the files. The output is the same bytes each time, and nobody is blamed."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -67,10 +68,11 @@ class Net:
     def wait_states(self, **want):
         t.wait_for(lambda: (lambda s: all(s.get(n) in ((v,) if isinstance(v, str) else v) for n, v in want.items()))(self.states()), 60, 0.2)
 
-    def submit(self):
+    def submit(self, *words, layers=2):
         self.input = t.write_jsonl(os.path.join(self.data, "in.jsonl"), RECORDS, text=lambda i: t.gated(self.gate, i, FREE))
         self.out = os.path.join(self.dir, "out")
-        self.ebb("submit", "--model", t.tiny_model(), "--input", self.input, "--output", self.out, "--micro-batch", "1")
+        self.model = t.tiny_model(layers=layers)
+        self.ebb("submit", "--model", self.model, "--input", self.input, "--output", self.out, "--micro-batch", "1", *words)
 
     def job(self):
         return json.loads(self.ebb("status", "--json", "1")[1].splitlines()[0])
@@ -85,7 +87,7 @@ class Net:
         job = t.wait_for(lambda: (lambda j: j if j["state"] in ("done", "held", "failed") else None)(self.job()), 120, 0.2)
         assert job["state"] == "done" and job["errors"] == 0 and job["quarantined"] == 0, (job, self.said()[-3000:])
         alone = os.path.join(self.dir, "alone")
-        t.ebb_run(t.tiny_model(), self.input, alone, env={"EBB_TEST_HOOK": "1"})
+        t.ebb_run(self.model, self.input, alone, env={"EBB_TEST_HOOK": "1"})
         t.same_output(self.out, alone)
 
     def end(self):
@@ -200,6 +202,26 @@ def test_a_slow_link_and_workers_that_see_no_files(net):
     for name in "ab":
         with open(os.path.join(net.dir, "on-" + name, "log")) as f:
             assert "through the daemon" in f.read(), "it saw the files"
+
+
+@on_hosts("a", "b", "c")
+def test_a_pipeline_over_three_hosts(net):
+    """Each way is measured by whoever joins later; a member that nobody reaches any more is left out, and comes back."""
+    net.hosts.slow("a", "8mbit")
+    for name in "abc":
+        net.worker(name)
+    net.wait_states(a="idle", b="idle", c="idle")
+    net.submit("--stages", "3", layers=6)
+    t.wait_for(lambda: net.job()["records_done"] >= 20, 60, 0.2)
+    assert "pipeline of 3 workers runs" in net.said()
+    ways = re.findall(r"worker (\w): to worker (\w) ([0-9.]+) ([KMG]?)bit/s", net.said())
+    assert {frozenset((x, y)) for x, y, _, _ in ways} >= {frozenset("ab"), frozenset("ac"), frozenset("bc")}, net.said()[-3000:]
+    rate = {(x, y): float(n) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[unit] for x, y, n, unit in ways}
+    assert all(r < 20e6 for (x, y), r in rate.items() if x == "a"), ways  # what leaves it is held back
+    net.hosts.cut("c")
+    t.wait_for(lambda: "pipeline of 2 workers runs" in net.said(), 60, 0.2)
+    net.hosts.cut("c", whole=False)
+    net.finish()
 
 
 t.main(globals())
