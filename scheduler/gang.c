@@ -15,6 +15,7 @@
 
 #define PROFILES_KEPT 4         /* of a worker */
 #define SEGMENTS_MOST 4096
+#define LINKS_MOST 64           /* of a profile */
 
 static const char *const state_word[] = {
 #define X(name, word) [GANG_##name] = word,
@@ -207,6 +208,33 @@ void gang_profiling(struct sched *s, struct worker *w, uint64_t model_key)
     worker_refresh(s, w);
 }
 
+/* Checked already. A worker that tells its costs anew measures no links: what it knew of them stays. */
+static struct profile *profile_new(const struct worker *w, const struct sched_event *ev)
+{
+    const struct sched_link *links = ev->u.profiled.links;
+    size_t count = ev->u.profiled.count, n = ev->u.profiled.link_count;
+    const struct profile *old = gang_profile(w, ev->u.profiled.model_key);
+    if (!n && old) {
+        links = old->links;
+        n = old->link_count;
+    }
+    struct profile *p = mem_alloc(sizeof *p + count * sizeof *p->segments + n * sizeof *links);
+    if (!p)
+        return NULL;
+    *p = (struct profile){.model_key = ev->u.profiled.model_key, .fixed_bytes = ev->u.profiled.fixed_bytes, .count = count, .link_count = n};
+    memcpy(p->segments, ev->u.profiled.segments, count * sizeof *p->segments);
+    if (n) {
+        struct sched_link *to = (struct sched_link *)(void *)(p->segments + count); /* as strictly aligned as a segment */
+        memcpy(to, links, n * sizeof *to);
+        p->links = to;
+    }
+    for (size_t i = 0; i < count; i++) {
+        p->time_ms += p->segments[i].time_ms;
+        p->weight_bytes += p->segments[i].weight_bytes;
+    }
+    return p;
+}
+
 enum status gang_profiled(struct sched *s, const struct sched_event *ev, struct err *e)
 {
     struct worker *w = map_get(&s->workers, ev->worker);
@@ -220,15 +248,17 @@ enum status gang_profiled(struct sched *s, const struct sched_event *ev, struct 
     for (size_t i = 0; i < count; i++)
         if (!(in[i].time_ms >= 0) || !isfinite(in[i].time_ms) || !(in[i].out_bytes >= 0) || !isfinite(in[i].out_bytes))
             return err_set(e, ST_USER, "worker %" PRIx64 ": segment %zu has a cost that is none", w->id, i);
-    struct profile *p = mem_alloc(sizeof *p + count * sizeof *in);
+    if (ev->u.profiled.link_count > LINKS_MOST)
+        return err_set(e, ST_USER, "worker %" PRIx64 ": a profile of %zu links, at most %d are taken", w->id, ev->u.profiled.link_count, LINKS_MOST);
+    for (size_t i = 0; i < ev->u.profiled.link_count; i++) {
+        const struct sched_link *l = &ev->u.profiled.links[i];
+        if (!(l->bits_per_s > 0) || !isfinite(l->bits_per_s) || !(l->latency_ms >= 0) || !isfinite(l->latency_ms))
+            return err_set(e, ST_USER, "worker %" PRIx64 ": its link to %" PRIx64 " has a speed or a latency that is none", w->id, l->worker);
+    }
+    struct profile *p = profile_new(w, ev);
     if (!p)
         return err_nomem(e, "a profile");
-    *p = (struct profile){.model_key = key, .fixed_bytes = ev->u.profiled.fixed_bytes, .version = ++s->profile_versions, .count = count};
-    memcpy(p->segments, in, count * sizeof *in);
-    for (size_t i = 0; i < count; i++) {
-        p->time_ms += in[i].time_ms;
-        p->weight_bytes += in[i].weight_bytes;
-    }
+    p->version = ++s->profile_versions;
     worker_heard(s, w);
     size_t kept = 0;
     for (struct profile **at = &w->profiles; *at;) {

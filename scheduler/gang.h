@@ -51,7 +51,8 @@ struct profile {
     uint64_t model_key, fixed_bytes, weight_bytes;
     uint64_t version;        /* of all that were ever heard */
     double time_ms;
-    size_t count;
+    size_t count, link_count;
+    const struct sched_link *links; /* behind the segments */
     struct profile *next;
     struct sched_segment segments[];
 };
@@ -111,8 +112,10 @@ enum status gang_divide(const struct job *j, struct worker *const *among, size_t
 /* Of a group, whose first `fixed` take part; their order changes: `from` to `to` workers, as few as can; the fastest, or if these cannot hold the model those with
    the most memory. ST_OK with count 0: they cannot. */
 enum status gang_choose(const struct job *j, struct worker **among, size_t n, size_t fixed, size_t from, size_t to, struct gang_division *out, struct err *e);
-/* The largest load, as the profiles are now. INFINITY: one is not known. */
+/* The largest load, as the profiles and their links are now. INFINITY: one is not known. */
 double gang_bottleneck(const struct gang *g);
+/* What was measured between these two, by either; where both did, the slower of the two. 0: neither did. */
+int gang_link(const struct worker *a, const struct worker *b, struct sched_link *out);
 uint64_t gang_memory(const struct worker *w, const struct profile *p); /* for weights; 0: none */
 
 /* gang_form.c */

@@ -1,6 +1,6 @@
 /* Who holds which segments: the workers' profiles as an instance for the planner. Segments are a chain, each worker is a device with the memory that its
-   stage leaves for weights. Links cost nothing here: workers of one reach are taken to be as near to each other as to any other (a matrix of measured
-   links would be given to the planner as `links`). */
+   stage leaves for weights. Where workers have measured the links between them these are given to the planner, and those that nobody measured (of one
+   host) cost nothing; where nobody measured any, none costs. Transfers go on beside computing. */
 #include "scheduler/gang.h"
 
 #include <math.h>
@@ -10,6 +10,8 @@
 #include "scheduler/plan.h"
 
 #define EFFORT 30000000u /* operations, about a hundredth of a second: 8 unlike workers and 100 segments take a third of it */
+#define EFFORT_LINKS 150000000u /* with unlike links: about a tenth of a second */
+#define LUMPS 96                /* so many is what that suffices for, with 8 unlike workers */
 
 const struct profile *gang_profile(const struct worker *w, uint64_t model_key)
 {
@@ -26,9 +28,33 @@ uint64_t gang_memory(const struct worker *w, const struct profile *p)
     return w->memory_bytes > p->fixed_bytes ? w->memory_bytes - p->fixed_bytes : 0;
 }
 
+static int link_to(const struct worker *a, const struct worker *b, struct sched_link *out)
+{
+    for (const struct profile *p = a->profiles; p; p = p->next) /* of whichever model; the newest first */
+        for (size_t i = 0; i < p->link_count; i++)
+            if (p->links[i].worker == b->id) {
+                *out = p->links[i];
+                return 1;
+            }
+    return 0;
+}
+
+int gang_link(const struct worker *a, const struct worker *b, struct sched_link *out)
+{
+    struct sched_link back;
+    if (!link_to(a, b, out))
+        return link_to(b, a, out);
+    if (link_to(b, a, &back)) {
+        out->bits_per_s = fmin(out->bits_per_s, back.bits_per_s);
+        out->latency_ms = fmax(out->latency_ms, back.latency_ms);
+    }
+    return 1;
+}
+
 double gang_bottleneck(const struct gang *g)
 {
     double most = 0;
+    struct sched_link link;
     for (uint32_t i = 0; i < g->count; i++) {
         const struct gang_member *m = &g->members[i];
         const struct profile *p = m->worker ? gang_profile(m->worker, g->job->row.params.model_key) : NULL;
@@ -38,6 +64,8 @@ double gang_bottleneck(const struct gang *g)
         for (uint32_t k = m->first; k < m->end; k++)
             sum += p->segments[k].time_ms;
         most = fmax(most, sum);
+        if (i + 1 < g->count && g->members[i + 1].worker && gang_link(m->worker, g->members[i + 1].worker, &link))
+            most = fmax(most, p->segments[m->end - 1].out_bytes * 8e3 / link.bits_per_s + link.latency_ms);
     }
     return most;
 }
@@ -64,6 +92,35 @@ static void read_plan(const struct plan *p, struct worker *const *among, size_t 
     BUG_IF(at != segments, "a plan leaves segments out");
 }
 
+/* The links between all pairs; 0: nobody measured any. */
+static int read_links(struct worker *const *among, size_t count, struct plan_link *out)
+{
+    int any = 0;
+    for (size_t a = 0; a < count; a++)
+        for (size_t b = 0; b < count; b++) {
+            struct sched_link link;
+            out[a * count + b] = (struct plan_link){0, 0};
+            if (a == b || !gang_link(among[a], among[b], &link))
+                continue;
+            out[a * count + b] = (struct plan_link){link.bits_per_s, link.latency_ms};
+            any = 1;
+        }
+    return any;
+}
+
+/* With unlike links a model of very many segments would take too long: neighbours stay together, so that LUMPS pieces of about equal time and weight are left. 1: they do. */
+static int make_lumps(struct plan_node *nodes, const struct profile *p)
+{
+    double weight = p->weight_bytes ? (double)p->weight_bytes : 1, time = p->time_ms > 0 ? p->time_ms : 1, sum = 0;
+    if (p->count <= LUMPS)
+        return 0;
+    for (size_t k = 0; k < p->count; k++) {
+        nodes[k].group = (int64_t)(sum * LUMPS / 2);
+        sum += p->segments[k].time_ms / time + (double)p->segments[k].weight_bytes / weight;
+    }
+    return 1;
+}
+
 enum status gang_divide(const struct job *j, struct worker *const *among, size_t count, struct gang_division *out, struct err *e)
 {
     const struct profile *profiles[GANG_MOST] = {NULL};
@@ -83,6 +140,7 @@ enum status gang_divide(const struct job *j, struct worker *const *among, size_t
     struct plan_edge *edges = mem_array(segments, sizeof *edges);
     double *times = mem_array(segments * kind_count, sizeof *times);
     struct plan_device devices[GANG_MOST];
+    struct plan_link links[GANG_MOST * GANG_MOST];
     struct plan plan = {.stages = NULL};
     enum status st = ST_OK;
     if (!nodes || !edges || !times) {
@@ -102,9 +160,18 @@ enum status gang_divide(const struct job *j, struct worker *const *among, size_t
                                       .group = -1, .time_ms = times + k * kind_count};
         edges[k] = (struct plan_edge){k, k + 1};
     }
+    int linked = read_links(among, count, links);
+    nodes[segments - 1].output_bytes = 0; /* goes to the head, not to a next one */
     struct plan_instance in = {.nodes = nodes, .node_count = segments, .edges = edges, .edge_count = segments - 1, .kind_count = kind_count,
-                               .devices = devices, .device_count = count, .objective = PLAN_THROUGHPUT, .effort = EFFORT};
+                               .devices = devices, .device_count = count, .objective = PLAN_THROUGHPUT,
+                               .links = linked ? links : NULL, .overlap = linked, .effort = linked ? EFFORT_LINKS : EFFORT};
+    int lumps = linked && make_lumps(nodes, profiles[0]);
     st = plan_make(&in, &plan, e);
+    if (st == ST_USER && lumps) { /* memory may be so scarce that each segment matters */
+        for (size_t k = 0; k < segments; k++)
+            nodes[k].group = -1;
+        st = plan_make(&in, &plan, e);
+    }
     if (st == ST_OK)
         read_plan(&plan, among, segments, out);
     plan_release(&plan);

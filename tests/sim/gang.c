@@ -145,6 +145,12 @@ static void profile(struct sim *m, struct sim_worker *w)
     p->ev.u.profiled.model_key = d->params.model_key;
     p->ev.u.profiled.segments = p->segments;
     p->ev.u.profiled.count = n;
+    if (w->id % 3) { /* some measure a link to whoever came before, or to one that is long gone */
+        p->links = xmalloc(sizeof *p->links);
+        p->links[0] = (struct sched_link){w->id - 1, 1e3 * (double)(1 + rnd(m, 1000000)), (double)rnd(m, 50)};
+        p->ev.u.profiled.links = p->links;
+        p->ev.u.profiled.link_count = 1;
+    }
     sim_to_daemon(m, w, p);
 }
 

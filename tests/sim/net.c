@@ -67,6 +67,7 @@ void parcel_free(struct parcel *p)
     free(p->held);
     free(p->suspects);
     free(p->segments);
+    free(p->links);
     free(p);
 }
 
@@ -87,6 +88,7 @@ static struct parcel *parcel_copy(struct sim *m, const struct parcel *from)
     COPY(held, joined.held, from->ev.u.joined.held_count)
     COPY(suspects, ended.suspects, from->ev.u.ended.count)
     COPY(segments, profiled.segments, from->ev.u.profiled.count)
+    COPY(links, profiled.links, from->ev.u.profiled.link_count)
 #undef COPY
     return p;
 }

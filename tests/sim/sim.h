@@ -105,6 +105,7 @@ struct parcel {      /* owned copy of an event with its arrays */
     struct sched_held *held;
     struct sched_suspect *suspects;
     struct sched_segment *segments;
+    struct sched_link *links;
 };
 
 struct item {

@@ -16,10 +16,9 @@ static inline void setup(struct rig *r, uint32_t stages)
     r->params.stages = stages;
 }
 
-/* Twelve segments of `ms` each, half a GiB each. */
-static inline void profile_of(struct rig *r, uint64_t worker, double ms)
+/* Twelve segments of `ms` each, half a GiB each; 1000 bytes cross a cut. The event points into `x`, which the caller keeps. */
+static inline struct sched_event profile_event(uint64_t worker, double ms, struct sched_segment x[12], const struct sched_link *links, size_t count)
 {
-    struct sched_segment x[12];
     for (int i = 0; i < 12; i++)
         x[i] = (struct sched_segment){ms, GIB / 2, 1000};
     struct sched_event ev = {.kind = SCHED_WORKER_PROFILED, .worker = worker};
@@ -27,7 +26,15 @@ static inline void profile_of(struct rig *r, uint64_t worker, double ms)
     ev.u.profiled.segments = x;
     ev.u.profiled.count = 12;
     ev.u.profiled.fixed_bytes = GIB / 4;
-    rig_step(r, ev);
+    ev.u.profiled.links = links;
+    ev.u.profiled.link_count = count;
+    return ev;
+}
+
+static inline void profile_of(struct rig *r, uint64_t worker, double ms)
+{
+    struct sched_segment x[12];
+    rig_step(r, profile_event(worker, ms, x, NULL, 0));
 }
 
 static inline void ready(struct rig *r, uint64_t worker, uint64_t gang, uint32_t cut)

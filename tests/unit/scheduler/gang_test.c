@@ -1,4 +1,7 @@
 /* Gangs: how they are formed, cut anew for the better and dissolved, and for whom. */
+#include <math.h>
+#include <string.h>
+
 #include "tests/unit/scheduler/gang_rig.h"
 
 static void test_a_gang_is_formed(void **state)
@@ -354,6 +357,176 @@ static void test_how_many_are_wanted(void **state)
     assert_int_equal(rig_find(r, SCHED_DO_WANT_WORKERS).u.want.workers, 6);
 }
 
+/* Links: 1000 bytes take 0.008 ms, or so many. */
+#define FAST 1e9
+#define SLOW(ms) (8e3 / (ms) * 1e3)
+
+static void links_of(struct rig *r, uint64_t worker, double ms, const struct sched_link *links, size_t count)
+{
+    struct sched_segment x[12];
+    rig_step(r, profile_event(worker, ms, x, links, count));
+}
+
+static int beside(const struct sched_gang_view *v, uint64_t a, uint64_t b)
+{
+    for (uint32_t i = 0; i + 1 < v->count; i++)
+        if ((v->members[i].worker == a && v->members[i + 1].worker == b) || (v->members[i].worker == b && v->members[i + 1].worker == a))
+            return 1;
+    return 0;
+}
+
+/* Three equal ones, two of which are far from each other: the third is between them, whichever two and whoever of them says so. */
+static void test_a_slow_link_is_avoided(void **state)
+{
+    static const struct {
+        double by_1_of_2, by_1_of_3, by_2_of_1, by_2_of_3;
+        uint64_t far[2];
+    } cases[] = {
+        {SLOW(800), FAST, FAST, FAST, {1, 2}}, /* both said something: the slower counts */
+        {FAST, SLOW(800), FAST, FAST, {1, 3}},
+        {FAST, FAST, FAST, SLOW(800), {2, 3}},
+        {FAST, FAST, SLOW(800), FAST, {1, 2}},
+    };
+    struct rig *r = *state;
+    setup(r, 3);
+    for (uint64_t w = 1; w <= 3; w++)
+        rig_join(r, w, w);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sched_link by_1[] = {{2, cases[i].by_1_of_2, 0}, {3, cases[i].by_1_of_3, 0}}, by_2[] = {{1, cases[i].by_2_of_1, 0}, {3, cases[i].by_2_of_3, 0}};
+        links_of(r, 1, 10, by_1, 2);
+        links_of(r, 2, 10, by_2, 2);
+        profile_of(r, 3, 10); /* it was asked first: the others were not there yet */
+        rig_submit(r, i + 1, 100 * 1024 * KIB);
+        struct sched_gang_view v = view(r);
+        assert_int_equal(v.count, 3);
+        assert_false(beside(&v, cases[i].far[0], cases[i].far[1]));
+        assert_int_equal((int)v.bottleneck_ms, 40);
+        rig_control(r, i + 1, VERB_CANCEL);
+        assert_int_equal(sched_gang_count(r->s), 0);
+    }
+    /* told anew without links: they are as they were */
+    profile_of(r, 1, 10);
+    profile_of(r, 2, 10);
+    rig_submit(r, 9, 100 * 1024 * KIB);
+    struct sched_gang_view v = view(r);
+    assert_int_equal(v.count, 3);
+    assert_false(beside(&v, 1, 2));
+}
+
+/* Two hold the model as well, at 60 ms a micro-batch: the third is taken in only if what crosses to it takes less. */
+static void test_one_that_is_far_is_left_out(void **state)
+{
+    struct rig *r = *state;
+    setup(r, 3);
+    r->memory = 8 * GIB;
+    for (uint64_t w = 1; w <= 3; w++)
+        rig_join(r, w, w);
+    for (uint64_t far = 1; far <= 3; far++)
+        for (int better = 0; better <= 1; better++) {
+            struct sched_link links[2];
+            for (uint64_t w = 1, n = 0; w <= 3; w++)
+                if (w != far)
+                    links[n++] = (struct sched_link){w, better ? SLOW(45) : SLOW(80), 0};
+            for (uint64_t w = 1; w <= 3; w++) {
+                struct sched_link near[2] = {{w % 3 + 1, FAST, 0}, {(w + 1) % 3 + 1, FAST, 0}};
+                links_of(r, w, 10, w == far ? links : near, 2);
+            }
+            uint64_t job = far * 2 + (uint64_t)better;
+            rig_submit(r, job, 100 * 1024 * KIB);
+            struct sched_gang_view v = view(r);
+            assert_int_equal(v.count, better ? 3 : 2);
+            for (uint32_t i = 0; i < v.count; i++)
+                assert_true(better || v.members[i].worker != far);
+            assert_int_equal((int)v.bottleneck_ms, better ? 45 : 60);
+            rig_control(r, job, VERB_CANCEL);
+        }
+}
+
+/* A pipeline that runs over a link that turns out to be slow is cut anew. */
+static void test_a_link_that_is_measured_later(void **state)
+{
+    struct rig *r = *state;
+    setup(r, 3);
+    rig_submit(r, 1, 100 * 1024 * KIB);
+    form(r, 3);
+    struct sched_gang_view v = view(r);
+    uint64_t a = v.members[0].worker, b = v.members[1].worker;
+    struct sched_link slow = {b, FAST, 700}; /* its latency is */
+    links_of(r, a, 10, &slow, 1);
+    for (int i = 0; i < 40 && v.cut == 1; i++) {
+        for (uint64_t w = 1; w <= 3; w++)
+            beat(r, w);
+        rig_tick(r, 1000);
+        v = view(r);
+    }
+    assert_int_equal(v.cut, 2);
+    assert_int_equal(v.count, 3);
+    assert_false(beside(&v, a, b));
+    all_ready(r, 3);
+}
+
+/* More segments than are weighed one by one with links; where memory leaves one way to cut only, that one is found. */
+static void test_links_and_many_segments(void **state)
+{
+    struct rig *r = *state;
+    struct sched_segment x[200];
+    setup(r, 2);
+    r->params.model_bytes = 200;
+    for (uint64_t w = 1; w <= 3; w++) {
+        r->memory = w == 3 ? 50 : w == 1 ? 101 : 99;
+        rig_join(r, w, w);
+        struct sched_link link = {1, w == 3 ? SLOW(300) : SLOW(150), 0};
+        struct sched_event ev = profile_event(w, 1, x, &link, w > 1);
+        for (size_t i = 0; i < 200; i++)
+            x[i] = (struct sched_segment){1, 1, 1000};
+        ev.u.profiled.count = 200;
+        ev.u.profiled.fixed_bytes = 0;
+        rig_step(r, ev);
+    }
+    rig_submit(r, 1, 100 * 1024 * KIB);
+    struct sched_gang_view v = view(r);
+    assert_int_equal(v.count, 2);
+    assert_int_equal(v.members[0].end - v.members[0].first, v.members[0].worker == 1 ? 101 : 99);
+    assert_int_equal((int)v.bottleneck_ms, 150);
+    rig_control(r, 1, VERB_CANCEL);
+    r->params.stages = 3;
+    rig_submit(r, 2, 100 * 1024 * KIB);
+    v = view(r);
+    assert_int_equal(v.count, 3);
+    assert_int_equal(v.segments, 200);
+    assert_false(beside(&v, 1, 3));
+    assert_int_equal((int)v.bottleneck_ms, 150);
+}
+
+static void test_links_that_are_none(void **state)
+{
+    static const struct sched_link wrong[] = {
+        {2, 0, 0}, {2, -1, 0}, {2, (double)NAN, 0}, {2, (double)INFINITY, 0}, {2, FAST, -1}, {2, FAST, (double)NAN}, {2, FAST, (double)INFINITY},
+    };
+    struct rig *r = *state;
+    struct sched_segment x[12];
+    struct sched_link many[65];
+    setup(r, 2);
+    rig_submit(r, 1, 100 * 1024 * KIB);
+    rig_join(r, 1, 1);
+    rig_join(r, 2, 2);
+    profile_of(r, 2, 10);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct sched_link two[] = {{7, FAST, 1}, wrong[i]};
+        struct sched_event ev = profile_event(1, 10, x, two, 2);
+        assert_int_equal(rig_try(r, &ev), ST_USER);
+        assert_non_null(strstr(r->e.text, "its link to 2"));
+    }
+    for (size_t i = 0; i < 65; i++)
+        many[i] = (struct sched_link){i, FAST, 1};
+    struct sched_event ev = profile_event(1, 10, x, many, 65);
+    assert_int_equal(rig_try(r, &ev), ST_USER);
+    rig_tick(r, 10);
+    assert_int_equal(sched_gang_count(r->s), 0); /* it is as if nothing had been said */
+    links_of(r, 1, 10, many, 64);
+    assert_int_equal(view(r).count, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +544,11 @@ int main(void)
         RIG_TEST(test_the_end_of_a_job),
         RIG_TEST(test_better_alone),
         RIG_TEST(test_how_many_are_wanted),
+        RIG_TEST(test_a_slow_link_is_avoided),
+        RIG_TEST(test_one_that_is_far_is_left_out),
+        RIG_TEST(test_a_link_that_is_measured_later),
+        RIG_TEST(test_links_and_many_segments),
+        RIG_TEST(test_links_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,6 +222,9 @@ static void profile(struct rig *r, uint64_t worker)
     ev.u.profiled.model_key = 5;
     ev.u.profiled.segments = x;
     ev.u.profiled.count = 8;
+    const struct sched_link links[] = {{1, 1e9, 0.1}, {3, 1e6, 1}};
+    ev.u.profiled.links = worker % 2 ? NULL : links;
+    ev.u.profiled.link_count = worker % 2 ? 0 : 2;
     sweep(r, ev);
     tick(r);
 }
