@@ -145,9 +145,9 @@ static void profile(struct sim *m, struct sim_worker *w)
     p->ev.u.profiled.model_key = d->params.model_key;
     p->ev.u.profiled.segments = p->segments;
     p->ev.u.profiled.count = n;
-    if (w->id % 3) { /* some measure a link to whoever came before, or to one that is long gone */
+    if (w->id % 3 == 0) { /* some measure a link to whoever came before, or is long gone; nothing random, so that what else happens in a seed stays as it is */
         p->links = xmalloc(sizeof *p->links);
-        p->links[0] = (struct sched_link){w->id - 1, 1e3 * (double)(1 + rnd(m, 1000000)), (double)rnd(m, 50)};
+        p->links[0] = (struct sched_link){w->id - 1, 1e3 * (double)(1 + w->id * 7919 % 1000), (double)(w->id % 50)};
         p->ev.u.profiled.links = p->links;
         p->ev.u.profiled.link_count = 1;
     }
