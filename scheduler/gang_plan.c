@@ -10,7 +10,7 @@
 #include "scheduler/plan.h"
 
 #define EFFORT 30000000u /* operations, about a hundredth of a second: 8 unlike workers and 100 segments take a third of it */
-#define EFFORT_LINKS 150000000u /* with unlike links: about a tenth of a second */
+#define EFFORT_LINKS 150000000u /* with unlike links: a tenth to a quarter of a second */
 #define LUMPS 96                /* so many is what that suffices for, with 8 unlike workers */
 
 const struct profile *gang_profile(const struct worker *w, uint64_t model_key)
