@@ -181,7 +181,7 @@ $(eval $(call TEST_RULE,worker,worker tensor_in image engine text storage wire,$
 $(eval $(call TEST_RULE,command,worker storage wire,$(LIBS_storage) $(LIBS_wire)))
 $(eval $(call TEST_RULE,agent,agent wire,-lzmq -lyaml -lsystemd $(LIBS_wire)))
 $(eval $(call TEST_RULE,daemon,daemon scheduler storage wire,$(ALL_LIBS)))
-$(B)/tests/unit/daemon/ebbd_test $(B)/tests/unit/daemon/agents_test: | $(B)/bin/ebbd
+$(B)/tests/unit/daemon/ebbd_test $(B)/tests/unit/daemon/agents_test $(B)/tests/unit/daemon/stage_test: | $(B)/bin/ebbd
 $(eval $(call TEST_RULE,client,client scheduler engine text storage wire,$(ALL_LIBS)))
 
 # What the tables of options say, as manual pages and as completion for shells --------------------------------------------------------
