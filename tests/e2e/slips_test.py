@@ -119,8 +119,8 @@ def test_source_that_goes_away(dir):
     """A folder that is unmounted, say: the job is held, says which source, and goes on when it is back. Not one record is an error."""
     folder, out, gate = os.path.join(dir, "in"), os.path.join(dir, "out"), os.path.join(dir, "gate")
     os.mkdir(folder)
-    files = [t.write_jsonl(os.path.join(folder, f"{k}.jsonl"), 3000, seed=k, text=lambda i, k=k: t.gated(gate, i, 3000) if k < 5 else t.gated(gate, i, 1000))
-             for k in range(6)]
+    # the gate is in the second file: however late anybody looks, the ones behind it have not been opened
+    files = [t.write_jsonl(os.path.join(folder, f"{k}.jsonl"), 3000, seed=k, text=lambda i, k=k: t.gated(gate, i, 0 if k == 1 else 3000)) for k in range(6)]
     calm, hook = os.path.join(dir, "calm"), {"EBB_TEST_HOOK": "1"}
     t.open_gate(gate)
     t.ebb_run(t.tiny_model(), folder, calm, env=hook)
