@@ -25,6 +25,7 @@
 #define HIGHER_MS 2000          /* a job of higher priority waits so long for workers */
 #define EQUAL_MS 30000          /* one of the same */
 #define CLAIM_MS 60000          /* workers that were taken from one gang wait so long for those of the next */
+
 /* Its head gives up what it holds. 0, or -1: memory is out, nothing has changed. */
 static int dissolve(struct sched *s, struct gang *g, const char *why)
 {

@@ -408,10 +408,16 @@ void group_wish(struct group *g, uint64_t job, struct way_peer *peers, size_t n)
     *w = (struct wish){.job = job, .peers = peers, .peer_count = n};
     while (*at && (*at)->job != job)
         at = &(*at)->next;
-    if (*at)
+    if (*at && !(*at)->peer_count) { /* it waits already, but not for the ways */
+        mem_free((*at)->peers);
+        (*at)->peers = peers;
+        (*at)->peer_count = n;
+        mem_free(w);
+    } else if (*at) {
         wish_free(w);
-    else
+    } else {
         *at = w;
+    }
     if (start_loader(g, &e) != ST_OK)
         log_error("%s", e.text);
     pthread_cond_broadcast(&g->to_load);

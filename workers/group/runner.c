@@ -126,10 +126,12 @@ static const void *aligned(const struct work *w, void **copy, struct pipeline *p
    be measured again, beside the work. */
 static void look_at_drag(struct group *g, uint64_t took_ns, uint64_t cpu_ns)
 {
-    if (!drag_ran(&g->drag, took_ns, cpu_ns, clock_ms()) || !g->p->o.pack_dir)
+    if (!drag_ran(&g->drag, took_ns, cpu_ns, clock_ms()))
         return;
-    log_info("gang %" PRIx64 " cut %u: a micro-batch takes %.1f times its processor time here", g->gang, g->cut, drag_factor(&g->drag));
-    group_wish(g, g->job->id, NULL, 0);
+    log_info("gang %" PRIx64 " cut %u: a micro-batch takes %.1f times its processor time here%s", g->gang, g->cut, drag_factor(&g->drag),
+             g->p->o.pack_dir ? "" : "; without a folder for packed weights its costs are not known, and the division stays as it is");
+    if (g->p->o.pack_dir)
+        group_wish(g, g->job->id, NULL, 0);
 }
 
 static void run_one(struct running *t, struct work *w)
