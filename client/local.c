@@ -45,7 +45,7 @@ static enum status writable(const struct output_spec *o, struct err *e)
     return st;
 }
 
-static enum status settle(char **word, const char *as, struct err *e)
+enum status local_settle(char **word, const char *as, struct err *e)
 {
     char *copy = mem_strdup(as);
     if (!copy)
@@ -83,8 +83,8 @@ enum status local_model(struct jobspec *s, struct model_info *info, struct err *
         TRY(st);
         tokenizer_free(tokenizer);
     }
-    TRY(settle(&s->task, info->task, e));
-    return settle(&s->precision, info->precision, e);
+    TRY(local_settle(&s->task, info->task, e));
+    return local_settle(&s->precision, info->precision, e);
 }
 
 const char *local_gives(const struct model_info *m, char *out, size_t size)

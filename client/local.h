@@ -19,6 +19,8 @@ struct local {
     int compressed;      /* some are */
 };
 
+/* *word becomes a copy of `as`. */
+MUST_USE enum status local_settle(char **word, const char *as, struct err *e);
 /* The model's files are what a worker can load, as far as their headers tell. What the job leaves open (task and precision "auto") is decided
    here, once, and written into s. */
 MUST_USE enum status local_model(struct jobspec *s, struct model_info *info, struct err *e);

@@ -7,22 +7,12 @@
 #include "client/local.h"
 #include "workers/text/tokenizer.h"
 
-static enum status settle(char **word, const char *as, struct err *e)
-{
-    char *copy = mem_strdup(as);
-    if (!copy)
-        return err_nomem(e, "a job");
-    mem_free(*word);
-    *word = copy;
-    return ST_OK;
-}
-
 static enum status look_at_model(const struct jobspec *s, struct step_spec *step, struct model_info *info, struct err *e)
 {
     struct jobspec one = {.model = step->model, .top_k = step->top_k ? step->top_k : s->top_k};
-    enum status st = settle(&one.precision, step->precision ? step->precision : s->precision, e);
+    enum status st = local_settle(&one.precision, step->precision ? step->precision : s->precision, e);
     if (st == ST_OK)
-        st = settle(&one.task, step->task ? step->task : "auto", e);
+        st = local_settle(&one.task, step->task ? step->task : "auto", e);
     if (st == ST_OK)
         st = local_model(&one, info, e);
     if (st == ST_OK) {

@@ -116,10 +116,8 @@ static void bench_clear(struct bench *b)
     *b = (struct bench){0};
 }
 
-void lane_empty(struct step_lane *l)
+static void free_room(struct step_lane *l)
 {
-    for (size_t i = 0; i < JOBSPEC_MOST_STEPS; i++)
-        bench_clear(&l->bench[i]);
     mem_free(l->units);
     mem_free(l->named);
     mem_free(l->lengths);
@@ -135,6 +133,13 @@ void lane_empty(struct step_lane *l)
     l->ids = NULL;
     l->types = NULL;
     l->room = l->token_room = 0;
+}
+
+void lane_empty(struct step_lane *l)
+{
+    for (size_t i = 0; i < JOBSPEC_MOST_STEPS; i++)
+        bench_clear(&l->bench[i]);
+    free_room(l);
 }
 
 /* The step's model is this lane's to use. The decoder's words follow from the job's, so another job's chain has a bench of its own: all of them go when a chain does. */
@@ -178,13 +183,7 @@ static void need_ctx(struct step_lane *l, struct bench *b, const struct job *m)
     }
     if (l->room < m->micro_batch || l->token_room < tokens) {
         uint32_t n = l->room > m->micro_batch ? l->room : m->micro_batch, most = l->token_room > tokens ? l->token_room : tokens;
-        mem_free(l->units);
-        mem_free(l->named);
-        mem_free(l->lengths);
-        mem_free(l->hooks);
-        mem_free(l->arrays);
-        mem_free(l->ids);
-        mem_free(l->types);
+        free_room(l);
         l->units = mem_array(n, sizeof *l->units);
         l->named = mem_array(n, sizeof *l->named);
         l->lengths = mem_array(n, sizeof *l->lengths);
