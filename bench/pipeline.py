@@ -8,14 +8,17 @@ unlike speeds, can be measured on few cores (their real work together must be le
   unlike     micro-batches a second over workers of unlike speeds, against the slowest stage's own rate, which is what the plan promises
   groups     records a second of 1, 2 and 4 pipelines of two
   again      a member is killed: time until the next division runs, and until its first record is committed
+  slowed     a member is stopped for two of three tenths of a second (two workers, one lane each, at their own speed): records a second before, until the next division, and behind it
 
 Times are those of the daemon's log: from the pipeline's start to the last commit. The last line is one JSON object."""
 import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -134,8 +137,52 @@ def again(result):
         shutil.rmtree(dir, ignore_errors=True)
 
 
+def slowed(result):
+    dir = tempfile.mkdtemp(prefix="ebb-bench-")
+    os.environ["EBB_TEST_DIR"] = dir
+    pool = t.Pool(dir, env={}, workers=2, lanes=1)
+    over = threading.Event()
+    try:
+        heavy = t.make_model("bench-pipeline-heavy", "hidden=384", "layers=12", f"positions={TOKENS}", f"tokens={TOKENS}")
+        job = gang_test.Gang.submit(pool, heavy, records(dir, 4000), os.path.join(dir, "out"), 2, f"tuning: {{ commit: 500ms, micro_batch: {BATCH} }}")
+        g = gang_test.gang(pool, job)
+        victim = next(m for m in g["members"] if not m["head"])
+        pid = next(w["pid"] for w in map(json.loads, pool.ebb("workers", "--json")[1].splitlines()) if w["worker"] == victim["worker"])
+
+        def hold_back():
+            while not over.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.2)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.1)
+
+        def rate(seconds, until=lambda: False):
+            began, n = time.monotonic(), pool.job(job)["records_done"]
+            while time.monotonic() - began < seconds and not until():
+                time.sleep(0.5)
+            return (pool.job(job)["records_done"] - n) / (time.monotonic() - began)
+
+        t.wait_for(lambda: pool.job(job)["records_done"] > 5 * BATCH, 120)
+        before = rate(15)
+        began, thread = time.monotonic(), threading.Thread(target=hold_back)
+        thread.start()
+        during = rate(90, lambda: any(x["cut"] > g["cut"] for x in pool.job(job)["gangs"]))
+        seconds = time.monotonic() - began
+        gang_test.gang(pool, job, (g["gang"], g["cut"]))
+        after = rate(20)
+        over.set()
+        thread.join()
+        print(f"a member is held back to a third: {before:.1f} records a second before, {during:.1f} until the next division {seconds:.0f} s later, {after:.1f} behind it", flush=True)
+        result["slowed_before"], result["slowed_during"], result["slowed_after"], result["slowed_s"] = round(before, 1), round(during, 1), round(after, 1), round(seconds)
+    finally:
+        over.set()
+        pool.stop()
+        t.kill_all(dir)
+        shutil.rmtree(dir, ignore_errors=True)
+
+
 def main():
-    result, parts = {"slow": SLOW, "batches": LONG}, {"equal": equal, "unlike": unlike, "groups": groups, "again": again}
+    result, parts = {"slow": SLOW, "batches": LONG}, {"equal": equal, "unlike": unlike, "groups": groups, "again": again, "slowed": slowed}
     for name in sys.argv[1:] or parts:
         parts[name](result)
     print(json.dumps({"bench": "pipeline", **result}))

@@ -1,6 +1,6 @@
 #include "workers/group/drag.h"
 
-#define LOOK_MS 10000     /* shorter ones are noise: a build beside, a write to a slow disk */
+#define LOOK_MS 4000      /* two looks, one behind the other, must find it: a build beside is noise, and in the first one a part of what was before may be */
 #define LOOK_RUNS 8
 #define LOOK_CPU_NS 200000000u
 #define CHANGE 1.4
@@ -24,8 +24,11 @@ int drag_ran(struct drag *p, uint64_t wall_ns, uint64_t cpu_ns, uint64_t now_ms)
     p->wall_ns = p->cpu_ns = 0;
     if (now < 1)
         now = 1;
-    if (now < then * CHANGE && now > then / CHANGE)
+    int way = now >= then * CHANGE ? 1 : now <= then / CHANGE ? -1 : 0, again = way && way == p->way;
+    p->way = way;
+    if (!again)
         return 0;
     p->told = now;
+    p->way = 0;
     return 1;
 }
