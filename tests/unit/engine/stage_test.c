@@ -13,28 +13,24 @@
 
 #include "base/mem.h"
 #include "base/path.h"
+#include "tests/lib/files.h"
 #include "tests/lib/tinymodel.h"
 #include "workers/engine/model.h"
 
 enum { LAYERS = 3, MOST_SEGMENTS = 2 * LAYERS + 4, RECORDS = 5, TOKENS = 64, MASK_ID = 4, MOST_FLOATS = TOKENS * 512 };
 
-static char top[] = "/tmp/ebb-stage-test-XXXXXX", dir[64], packs[64];
+static char top[] = "/tmp/ebb-stage-test-XXXXXX", dir[FILES_ROOM], packs[FILES_ROOM];
 
 static int start(void **state)
 {
     (void)state;
-    if (!mkdtemp(top))
-        return -1;
-    snprintf(dir, sizeof dir, "%s/model", top);
-    snprintf(packs, sizeof packs, "%s/packs", top);
-    return 0;
+    return files_begin(top, dir, packs);
 }
 
 static int end(void **state)
 {
     (void)state;
-    struct err e;
-    return path_remove_tree(top, &e) != ST_OK;
+    return files_end(top);
 }
 
 /* Five texts, with masks in some of them, and a type for each token. */

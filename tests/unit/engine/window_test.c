@@ -17,27 +17,23 @@
 
 #include "base/mem.h"
 #include "base/path.h"
+#include "tests/lib/files.h"
 #include "tests/lib/tinymodel.h"
 #include "workers/engine/model.h"
 #include "workers/engine/window.h"
 
-static char top[] = "/tmp/ebb-window-test-XXXXXX", dir[64], packs[64];
+static char top[] = "/tmp/ebb-window-test-XXXXXX", dir[FILES_ROOM], packs[FILES_ROOM];
 
 static int start(void **state)
 {
     (void)state;
-    if (!mkdtemp(top))
-        return -1;
-    snprintf(dir, sizeof dir, "%s/model", top);
-    snprintf(packs, sizeof packs, "%s/packs", top);
-    return 0;
+    return files_begin(top, dir, packs);
 }
 
 static int end(void **state)
 {
     (void)state;
-    struct err e;
-    return path_remove_tree(top, &e) != ST_OK;
+    return files_end(top);
 }
 
 /* The window alone ------------------------------------------------------------------------------------------------------------------------- */
